@@ -1,0 +1,1 @@
+"""One model step: the contract and the runtimes that keep it."""

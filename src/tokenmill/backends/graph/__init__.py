@@ -1,0 +1,1 @@
+"""Recognising and rewriting graphs; shared by the runtimes."""

@@ -1,0 +1,53 @@
+"""Rewritten graphs on disk, by content. Damage is noticed, and costs a rewrite."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import tempfile
+from pathlib import Path
+
+
+class GraphCache:
+    """Files named `<key>-<digest of the content>.onnx` in one directory.
+
+    The digest makes a damaged file recognisable without a second file. An empty file says that
+    no rewrite applies. Files are written beside their place and renamed, so that readers never
+    see half of one; a directory that cannot be written only costs time.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def load(self, key: str) -> bytes | None:
+        """Returns what was stored under the key, or None. Removes what is damaged."""
+        for file in sorted(self._directory.glob(f"{key}-*.onnx")):
+            try:
+                content = file.read_bytes()
+            except OSError:
+                continue
+            if file.name == _name(key, content):
+                return content
+            with contextlib.suppress(OSError):
+                file.unlink()
+        return None
+
+    def store(self, key: str, content: bytes) -> None:
+        """Keeps the content under the key; does nothing where the directory is not writable."""
+        temporary = ""
+        try:
+            self._directory.mkdir(parents=True, exist_ok=True)
+            handle, temporary = tempfile.mkstemp(dir=self._directory, prefix=".writing-")
+            with os.fdopen(handle, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, self._directory / _name(key, content))
+        except OSError:
+            if temporary:
+                Path(temporary).unlink(missing_ok=True)
+
+
+def _name(key: str, content: bytes) -> str:
+    return f"{key}-{hashlib.sha256(content).hexdigest()[:32]}.onnx"

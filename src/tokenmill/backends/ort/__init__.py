@@ -1,0 +1,1 @@
+"""Decoding on ONNX Runtime with key-value buffers written in place."""

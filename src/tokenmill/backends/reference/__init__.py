@@ -1,0 +1,1 @@
+"""The slowest and plainest backend: what every other one must agree with."""

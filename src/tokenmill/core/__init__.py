@@ -1,0 +1,1 @@
+"""The nouns that every other package shares; imports nothing of Tokenmill."""

@@ -1,0 +1,1 @@
+"""The loop: prepare, step, emit; and the thread that it runs on."""

@@ -1,0 +1,1 @@
+"""GGUF files become onnxruntime-genai directories, once, in the cache."""

@@ -1,0 +1,84 @@
+"""What a file or a graph is, by content: the names under which state and imports are kept."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from pathlib import Path
+
+from tokenmill.core.errors import CorruptFile, InvalidPackage
+from tokenmill.core.ids import Fingerprint
+from tokenmill.package.external_data import external_path
+from tokenmill.package.onnx_file import OnnxFile
+
+_SAMPLE = 4096
+
+
+def sha256_of(path: Path) -> str:
+    """Returns the SHA-256 of a whole file, in hexadecimal.
+
+    Raises:
+        InvalidPackage: it cannot be read.
+    """
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise InvalidPackage(f"cannot read {path}", why=error.strerror or str(error)) from None
+
+
+def fingerprint_of(graph: OnnxFile, documents: Iterable[Path]) -> Fingerprint:
+    """Returns the identity of a graph with its weights and the documents that steer it.
+
+    The graph and the documents count with every byte, but each weight tensor of more than 8 KiB
+    only with its size, its first and its last 4 KiB: so a change to any layer shows, while
+    gigabytes need not be read. Times and paths do not count.
+    """
+    digest = hashlib.sha256(b"tokenmill package 1\n")
+    for document in sorted(documents):
+        content = document.read_bytes()
+        digest.update(f"{document.name} {len(content)}\n".encode())
+        digest.update(content)
+    spans: dict[str | None, list[tuple[int, int]]] = {None: []}
+    for tensor in graph.initializers:
+        if tensor.offset >= 0 and tensor.nbytes > 2 * _SAMPLE:
+            spans.setdefault(tensor.location, []).append((tensor.offset, tensor.nbytes))
+        elif tensor.location is not None:
+            spans.setdefault(tensor.location, []).append((tensor.offset, tensor.nbytes))
+    _update(digest, graph.path, _around(sorted(spans.pop(None)), graph.file_size))
+    for location, parts in spans.items():
+        digest.update(f"\n{location} {len(parts)}\n".encode())
+        _update(digest, external_path(graph, location or ""), _ends(sorted(parts)))
+    return Fingerprint(f"sha256:{digest.hexdigest()}")
+
+
+def _ends(spans: list[tuple[int, int]]) -> Iterable[tuple[int, int]]:
+    """Yields the head and the tail of each span, or all of it where it is short."""
+    for offset, length in spans:
+        if length <= 2 * _SAMPLE:
+            yield offset, length
+        else:
+            yield offset, _SAMPLE
+            yield offset + length - _SAMPLE, _SAMPLE
+
+
+def _around(spans: list[tuple[int, int]], size: int) -> Iterable[tuple[int, int]]:
+    """Yields everything but the middles of the spans."""
+    position = 0
+    for offset, length in spans:
+        stop = offset + _SAMPLE
+        if stop > position:
+            yield position, stop - position
+        position = max(position, offset + length - _SAMPLE)
+    yield position, size - position
+
+
+def _update(digest: hashlib._Hash, path: Path, spans: Iterable[tuple[int, int]]) -> None:
+    with path.open("rb") as file:
+        for offset, length in spans:
+            file.seek(offset)
+            content = file.read(length)
+            if len(content) != length:
+                raise CorruptFile(f"{path} became shorter while it was read")
+            digest.update(length.to_bytes(8, "little"))
+            digest.update(content)

@@ -1,0 +1,1 @@
+"""Logits become a token: pure functions over a row and a little state."""

@@ -1,0 +1,1 @@
+"""What happened, and how long it took. Called from everywhere, calls nobody."""

@@ -1,0 +1,1 @@
+"""Words to tokens and back: tokenizer, chat template, incremental detokenizer, stop texts."""
