@@ -23,7 +23,7 @@ class TinySpec:
         head_bits: the same for the head.
         packed: query, key and value are one product.
         correction: beside every quantised product stands (block sums of x) @ C in fp32.
-        mask: lengths come from an attention mask; else they are the graph's own inputs.
+        mask_needed: more than the attention's lengths depends on the attention mask.
         position_ids: the graph takes them as an input.
         external: weights go to `model.onnx.data`.
         logits_dtype: of the graph's output.
@@ -41,7 +41,7 @@ class TinySpec:
     head_bits: int | None = None
     packed: bool = False
     correction: bool = False
-    mask: bool = True
+    mask_needed: bool = False
     position_ids: bool = False
     external: bool = False
     logits_dtype: str = "float32"
@@ -131,6 +131,10 @@ def make_decoder(spec: TinySpec) -> onnx.ModelProto:
     one = g.constant(np.ones(spec.hidden, np.float32))
     embedding = g.rng.standard_normal((spec.vocab, spec.hidden)).astype(np.float32)
     residual = g.node("Gather", [g.constant(embedding), ids])
+    if spec.mask_needed:
+        first = g.node("Slice", ["attention_mask", *(g.constant(np.array([i])) for i in (0, 1, 1))])
+        scale = g.node("Unsqueeze", [g.node("Cast", [first], to=1), g.constant(np.array([2]))])
+        residual = g.node("Mul", [residual, scale])
     normed = g.node("SimplifiedLayerNormalization", [residual, one], epsilon=1e-5)
     for layer in range(spec.layers):
         attention = _attention(g, layer, normed, lengths, total, cos, sin, positions)
@@ -171,9 +175,6 @@ def save_decoder(spec: TinySpec, directory: Path) -> Path:
 
 
 def _lengths(g: _Graph) -> tuple[str, str]:
-    if not g.spec.mask:
-        lengths = g.input("seqlens_k", TensorProto.INT32, ["batch_size"])
-        return lengths, g.input("total_sequence_length", TensorProto.INT32, [])
     mask = g.input("attention_mask", TensorProto.INT64, ["batch_size", "total_length"])
     one = g.constant(np.array([1], np.int64))
     summed = g.node("ReduceSum", [mask, one], keepdims=0)

@@ -45,9 +45,8 @@ def package_of(file: Path, spec: TinySpec) -> ModelPackage:
     """Returns the package around a decoder that was written before."""
     batch: tuple[int | str, ...] = ("batch_size", "sequence_length")
     bindings = [_binding("input_ids", Role.INPUT_IDS, "int64", batch)]
-    if spec.mask:
-        shape = ("batch_size", "total_length")
-        bindings.append(_binding("attention_mask", Role.ATTENTION_MASK, "int64", shape))
+    shape = ("batch_size", "total_length")
+    bindings.append(_binding("attention_mask", Role.ATTENTION_MASK, "int64", shape))
     if spec.position_ids:
         bindings.append(_binding("position_ids", Role.POSITION_IDS, "int64", batch))
     for layer in range(spec.layers):

@@ -102,7 +102,8 @@ class DecodeBackend(Protocol):
     """
 
     @property
-    def limits(self) -> BackendLimits: ...
+    def limits(self) -> BackendLimits:
+        """What this backend can do; the same for its whole life."""
 
     def open(self, encoder_state: EncoderState | None = None) -> SequenceId:
         """Starts an empty sequence.

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import onnx
-from google.protobuf.message import DecodeError, EncodeError
 
 from tokenmill.backends.graph.cut_rows import cut_rows
 from tokenmill.backends.graph.direct_lengths import direct_lengths
@@ -26,7 +25,7 @@ def apply_rewrites(content: bytes, ports: DecoderPorts, file: Path) -> bytes | N
     """
     try:
         model = onnx.ModelProto.FromString(content)
-    except DecodeError as error:
+    except Exception as error:  # protobuf's DecodeError, which has no typed import
         raise CorruptFile(
             f"{file} is not an ONNX model", why=str(error), fix="Fetch or export it again"
         ) from None
@@ -35,8 +34,4 @@ def apply_rewrites(content: bytes, ports: DecoderPorts, file: Path) -> bytes | N
         done |= direct_lengths(model, ports.attention_mask, LENGTHS_INPUT, TOTAL_INPUT)
     if not done:
         return None
-    try:
-        return model.SerializeToString()
-    except (EncodeError, ValueError):
-        # Past protobuf's 2 GiB: such a file is used as it is.
-        return None
+    return bytes(model.SerializeToString())

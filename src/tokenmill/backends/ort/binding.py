@@ -72,8 +72,8 @@ def step_ports(decoder: Component, session: onnxruntime.InferenceSession) -> Ste
         mask=own(Role.ATTENTION_MASK),
         mask_dtype=np.dtype("int64" if mask is None else mask.dtype),
         positions=own(Role.POSITION_IDS),
-        lengths=added(LENGTHS_INPUT) or _unrewritten(inputs, "seqlens_k"),
-        total=added(TOTAL_INPUT) or _unrewritten(inputs, "total_sequence_length"),
+        lengths=added(LENGTHS_INPUT),
+        total=added(TOTAL_INPUT),
         chosen=added(POSITIONS_INPUT),
         past=tuple(past),
         present=tuple(present),
@@ -129,19 +129,19 @@ class StepBinding:
             self.io.bind_input(past, self.device, self.device_id, dtype, shape, pointer)
             self.io.bind_output(present, self.device, self.device_id, dtype, shape, pointer)
 
-    def fill(self, chosen: list[int], logits: NDArray[Any], *, first: bool) -> None:
+    def fill(self, chosen: list[int], logits: NDArray[Any], *, is_first: bool) -> None:
         """Makes ready to run, once `ids` and `lengths` are set.
 
         Args:
             chosen: positions in [rows x width] that reach the head, where the graph cuts rows.
             logits: contiguous, where the result goes.
-            first: the rows have no past (ragged ones are padded on the right).
+            is_first: the rows have no past (ragged ones are padded on the right).
         """
-        total = self._width if first else int(self.lengths.max()) + 1
+        total = int(self.lengths.max()) + 1
         self._total[...] = total
         ports = self._ports
         if ports.positions is not None:
-            if first:
+            if is_first:
                 self._positions[...] = np.arange(self._width)
             else:
                 np.add(self.lengths[:, None], self._steps, out=self._positions)
@@ -190,8 +190,3 @@ class BindingCache:
         else:
             self._bindings.move_to_end(key)
         return binding
-
-
-def _unrewritten(inputs: set[str], name: str) -> str | None:
-    """Some exporters give the attention its lengths directly, under the operator's own names."""
-    return name if name in inputs else None

@@ -13,14 +13,14 @@ class PlannedRow(NamedTuple):
     """What the cut depends on.
 
     Attributes:
-        index: into the step's rows.
+        row: its index among the step's rows.
         past: committed tokens of its sequence.
-        count: its new tokens, at least 1.
+        num_tokens: its new tokens, at least 1.
     """
 
-    index: int
+    row: int
     past: int
-    count: int
+    num_tokens: int
 
 
 def plan_calls(rows: Sequence[PlannedRow]) -> list[list[int]]:
@@ -31,24 +31,25 @@ def plan_calls(rows: Sequence[PlannedRow]) -> list[list[int]]:
     company. Rows of several tokens go alone where they have a past, which the runtime demands;
     first chunks go together, padded to the longest, while the padding costs less than it saves.
     """
-    single = [row.index for row in rows if row.count == 1]
+    single = [row.row for row in rows if row.num_tokens == 1]
     calls = [single] if single else []
     first = sorted(
-        (row for row in rows if row.count > 1 and not row.past), key=lambda row: -row.count
+        (row for row in rows if row.num_tokens > 1 and not row.past),
+        key=lambda row: -row.num_tokens,
     )
     group: list[PlannedRow] = []
     for row in first:
         if group and not _pays([*group, row]):
-            calls.append([member.index for member in group])
+            calls.append([member.row for member in group])
             group = []
         group.append(row)
     if group:
-        calls.append([member.index for member in group])
-    calls.extend([row.index] for row in rows if row.count > 1 and row.past)
+        calls.append([member.row for member in group])
+    calls.extend([row.row] for row in rows if row.num_tokens > 1 and row.past)
     return calls
 
 
 def _pays(group: Sequence[PlannedRow]) -> bool:
-    wanted = sum(row.count for row in group)
-    padding = max(row.count for row in group) * len(group) - wanted
+    wanted = sum(row.num_tokens for row in group)
+    padding = max(row.num_tokens for row in group) * len(group) - wanted
     return padding <= max(_FREE_PADDING, wanted // 8)

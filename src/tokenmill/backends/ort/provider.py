@@ -48,9 +48,7 @@ def choose_providers(
     return chosen or [Provider(CPU)]
 
 
-def check_providers(
-    chosen: Sequence[Provider], actual: Sequence[str], *, fallback: bool
-) -> None:
+def check_providers(chosen: Sequence[Provider], actual: Sequence[str], *, fallback: bool) -> None:
     """Raises where a session goes without a provider that it was created with.
 
     ONNX Runtime itself goes on without one whose libraries or device are missing.
@@ -58,8 +56,11 @@ def check_providers(
     for provider in chosen:
         if provider.name not in actual and not fallback:
             used = ", ".join(short_name(name) for name in actual)
-            raise unavailable(provider.name, f"its libraries or its device did not load; ONNX "
-                f"Runtime went on with {used}", actual)
+            raise unavailable(
+                provider.name,
+                f"its libraries or its device did not load; ONNX Runtime went on with {used}",
+                actual,
+            )
 
 
 def unavailable(name: str, why: str, usable: Sequence[str]) -> ProviderUnavailable:

@@ -88,6 +88,8 @@ class Slots:
             if length == 0:
                 self.memory.give_back(first, first + heads * buffer.strip)
                 continue
+            if -(-length * buffer.token // PAGE_BYTES) == -(-touched * buffer.token // PAGE_BYTES):
+                continue
             for head in range(heads):
                 strip = first + head * buffer.strip
                 # Up to the strip's end: `touched` may lie in the middle of its last page.

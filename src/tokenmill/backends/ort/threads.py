@@ -26,6 +26,7 @@ def _quota(root: Path) -> int | None:
     Sources: docs.kernel.org admin-guide/cgroup-v2 (cpu.max) and scheduler/sched-bwc (v1).
     """
     limits: list[int] = []
+    names: tuple[str, ...]
     for line in _read(root / "proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
         if not controllers:

@@ -1,0 +1,324 @@
+"""The library's face."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypedDict, Unpack, cast, overload
+
+from tokenmill.backends.base import BackendLimits
+from tokenmill.backends.config import BackendConfig, Provider
+from tokenmill.core.errors import InvalidOption, InvalidRequest, Unsupported
+from tokenmill.core.events import GenerateEvent, GenerateResult
+from tokenmill.core.options import Scope, read_config_file, resolve
+from tokenmill.core.request import Chat, GenerateRequest, Limits, Message, Stop
+from tokenmill.core.sampling_params import SamplingParams
+from tokenmill.engine.model import EngineConfig, LoadedModel
+from tokenmill.engine.streams import RequestStream
+from tokenmill.package.cache import Cache
+from tokenmill.package.model_package import GenerationDefaults, ModelPackage
+from tokenmill.package.resolve import resolve_model
+from tokenmill.text.tokenizer import Tokenizer
+
+
+class ModelOptions(TypedDict, total=False):
+    """How a model is found and loaded; see `tokenmill.core.options` for what each means."""
+
+    backend: str
+    ep: str | Sequence[str]
+    ep_fallback: bool
+    threads: int | None
+    max_rows: int
+    max_context: int | None
+    prefill_tokens: int
+    precision: str
+    revision: str | None
+    files: str | Sequence[str]
+    offline: bool
+    cache_dir: str | os.PathLike[str] | None
+    state_dir: str | os.PathLike[str] | None
+
+
+class RequestOptions(TypedDict, total=False):
+    """What a generation may be asked for; see `tokenmill.core.options` for what each means."""
+
+    max_tokens: int | None
+    temperature: float | None
+    top_k: int | None
+    top_p: float | None
+    min_p: float | None
+    seed: int | None
+    stop: str | Sequence[str] | None
+    stop_token_ids: Sequence[int] | None
+    include_stop: bool
+    ignore_eos: bool
+    timeout: float | None
+    allow_control_tokens: bool
+
+
+Prompt = str | Sequence[int]
+"""Text, or token ids that are taken as they are."""
+
+Conversation = Sequence[Message]
+
+
+class LLM:
+    """A loaded model.
+
+    ```python
+    with LLM("smollm2") as llm:
+        print(llm.generate("The capital of France is", max_tokens=8, temperature=0).text)
+    ```
+
+    Args:
+        model: a directory, a GGUF file, a catalogue name or a hub id ("org/name").
+        **options: see `ModelOptions`. What is not given comes from the environment
+            (TOKENMILL_...), then from the configuration file, then from the table's defaults.
+
+    Raises:
+        ModelNotFound: there is no such model.
+        InvalidPackage: the model cannot work; the message names the place.
+        InvalidOption: an option that cannot be met here.
+        DownloadFailed: it had to be fetched, and that failed.
+    """
+
+    def __init__(self, model: str | os.PathLike[str], **options: Unpack[ModelOptions]) -> None:
+        values = resolve(Scope.MODEL, options, file=read_config_file(os.environ))
+        if values["state_dir"] is not None:
+            raise Unsupported(
+                "state_dir is not supported", why="this version keeps no state beyond the process"
+            )
+        cache = Cache.at(values["cache_dir"])
+        directory = find_model(os.fspath(model), values, cache)
+        self._model = LoadedModel.load(directory, engine_config(values, cache))
+
+    @property
+    def package(self) -> ModelPackage:
+        """What the model is."""
+        return self._model.package
+
+    @property
+    def tokenizer(self) -> Tokenizer | None:
+        """The model's tokenizer, where it has one."""
+        return self._model.tokenizer
+
+    @property
+    def limits(self) -> BackendLimits:
+        """What the loaded backend can do."""
+        return self._model.limits
+
+    @property
+    def has_chat_template(self) -> bool:
+        """Whether `chat` works."""
+        return self._model.has_chat_template
+
+    @overload
+    def generate(self, prompts: str, **options: Unpack[RequestOptions]) -> GenerateResult: ...
+    @overload
+    def generate(
+        self, prompts: Sequence[int], **options: Unpack[RequestOptions]
+    ) -> GenerateResult: ...
+    @overload
+    def generate(
+        self, prompts: Sequence[str] | Sequence[Sequence[int]], **options: Unpack[RequestOptions]
+    ) -> list[GenerateResult]: ...
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        **options: Unpack[RequestOptions],
+    ) -> GenerateResult | list[GenerateResult]:
+        """Continues a prompt, without a chat template.
+
+        Args:
+            prompts: text or token ids; or a list of them, which are computed together.
+            **options: see `RequestOptions`.
+
+        Returns:
+            The result, or a list of results in the order of the prompts.
+
+        Raises:
+            InvalidRequest: the request cannot run; nothing was computed.
+        """
+        if _is_one_prompt(prompts):
+            return self._submit(prompts, options).result()
+        return self._results([self._request(p, options) for p in cast(Sequence[Prompt], prompts)])
+
+    def stream(self, prompt: Prompt, **options: Unpack[RequestOptions]) -> Iterator[GenerateEvent]:
+        """Continues a prompt and yields the text as it comes.
+
+        Ending the iteration early cancels the request.
+        """
+        return _events(self._submit(prompt, options))
+
+    @overload
+    def chat(self, messages: Sequence[Message], **options: Any) -> GenerateResult: ...
+    @overload
+    def chat(self, messages: Sequence[Conversation], **options: Any) -> list[GenerateResult]: ...
+    def chat(
+        self, messages: Sequence[Message] | Sequence[Conversation], **options: Any
+    ) -> GenerateResult | list[GenerateResult]:
+        """Answers a conversation, through the package's chat template.
+
+        Args:
+            messages: turns such as {"role": "user", "content": "..."}; or a list of
+                conversations, which are computed together.
+            **options: see `RequestOptions`, and the fields of `core.request.Chat`: tools,
+                documents, template, variables, add_generation_prompt, continue_final_message.
+
+        Raises:
+            NoChatTemplate: the package has none.
+            InvalidRequest: the request cannot run; nothing was computed.
+        """
+        if not messages or isinstance(messages[0], Mapping):
+            return self._submit(*_chat(cast(Conversation, messages), options)).result()
+        return self._results(
+            [self._request(*_chat(cast(Conversation, m), options)) for m in messages]
+        )
+
+    def stream_chat(self, messages: Conversation, **options: Any) -> Iterator[GenerateEvent]:
+        """Answers a conversation and yields the text as it comes. See `chat` and `stream`."""
+        return _events(self._submit(*_chat(messages, options)))
+
+    def submit(self, request: GenerateRequest) -> RequestStream:
+        """Hands over a complete request; the stream gives its events, result and timeline."""
+        return self._model.submit(request)
+
+    def close(self) -> None:
+        """Cancels what runs and gives the memory back. Idempotent."""
+        self._model.close()
+
+    def __enter__(self) -> LLM:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _request(self, prompt: Prompt | Chat, options: Mapping[str, Any]) -> GenerateRequest:
+        return build_request(prompt, options, self.package.defaults)
+
+    def _submit(self, prompt: Prompt | Chat, options: Mapping[str, Any]) -> RequestStream:
+        return self._model.submit(self._request(prompt, options))
+
+    def _results(self, requests: Sequence[GenerateRequest]) -> list[GenerateResult]:
+        streams: list[RequestStream] = []
+        try:
+            streams.extend(self._model.submit(request) for request in requests)
+            return [stream.result() for stream in streams]
+        except BaseException:
+            for stream in streams:
+                stream.cancel()
+            raise
+
+
+def find_model(model: str, values: Mapping[str, Any], cache: Cache, **more: Any) -> Path:
+    """Returns the directory of a model named at a door; see `package.resolve.resolve_model`."""
+    return resolve_model(
+        model,
+        cache,
+        revision=values["revision"],
+        patterns=values["files"] or None,
+        offline=values["offline"],
+        precision=values["precision"],
+        **more,
+    )
+
+
+def engine_config(values: Mapping[str, Any], cache: Cache) -> EngineConfig:
+    """Returns the engine's configuration from resolved options of the scope MODEL."""
+    return EngineConfig(
+        backend=values["backend"],
+        backend_config=BackendConfig(
+            threads=values["threads"],
+            providers=tuple(parse_provider(text) for text in values["ep"]),
+            provider_fallback=values["ep_fallback"],
+            max_rows=values["max_rows"],
+            max_context=values["max_context"],
+            cache_dir=cache.graphs,
+        ),
+        prefill_tokens=values["prefill_tokens"],
+    )
+
+
+def parse_provider(text: str) -> Provider:
+    """Reads "NAME" or "NAME|option=value|...".
+
+    Raises:
+        InvalidOption: a part without "=", or no name.
+    """
+    name, *parts = text.split("|")
+    pairs = [part.partition("=") for part in parts]
+    if not name or not all(key and equals for key, equals, _ in pairs):
+        raise InvalidOption(
+            f"ep is {text!r}", why="a provider is written NAME or NAME|option=value|..."
+        )
+    return Provider(name, {key: value for key, _, value in pairs})
+
+
+def build_request(
+    prompt: Prompt | Chat, options: Mapping[str, Any], defaults: GenerationDefaults
+) -> GenerateRequest:
+    """Returns the complete request: what was given, then the package's defaults, then ours.
+
+    Raises:
+        InvalidRequest: an unknown option, or a value that cannot be used.
+    """
+    try:
+        values = resolve(Scope.REQUEST, options, environ={})
+    except InvalidOption as error:
+        raise InvalidRequest(error.what, why=error.why, fix=error.fix) from None
+    return GenerateRequest(
+        prompt=prompt,
+        sampling=SamplingParams(
+            temperature=_first(values["temperature"], defaults.temperature, 1.0),
+            top_k=_first(values["top_k"], defaults.top_k, 0),
+            top_p=_first(values["top_p"], defaults.top_p, 1.0),
+            min_p=_first(values["min_p"], defaults.min_p, 0.0),
+            seed=values["seed"],
+        ),
+        stop=Stop(
+            texts=values["stop"],
+            token_ids=frozenset(values["stop_token_ids"]),
+            include=values["include_stop"],
+            ignore_eos=values["ignore_eos"],
+        ),
+        limits=Limits(max_tokens=values["max_tokens"], timeout=values["timeout"]),
+    )
+
+
+_CHAT_FIELDS = (
+    "tools",
+    "documents",
+    "template",
+    "variables",
+    "add_generation_prompt",
+    "continue_final_message",
+    "allow_control_tokens",
+)
+
+
+def _chat(messages: Conversation, options: Mapping[str, Any]) -> tuple[Chat, dict[str, Any]]:
+    fields = {name: options[name] for name in _CHAT_FIELDS if options.get(name) is not None}
+    rest = {name: value for name, value in options.items() if name not in _CHAT_FIELDS}
+    return Chat(messages, **fields), rest
+
+
+def _is_one_prompt(prompts: Prompt | Sequence[Prompt]) -> bool:
+    return isinstance(prompts, str) or not prompts or isinstance(prompts[0], int)
+
+
+def _first(*values: Any) -> Any:
+    return next(value for value in values if value is not None)
+
+
+def _events(stream: RequestStream) -> Iterator[GenerateEvent]:
+    try:
+        yield from stream
+    finally:
+        stream.cancel()

@@ -1,0 +1,116 @@
+"""One call of the session for rows that lie side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from time import perf_counter
+from typing import NamedTuple
+
+import numpy as np
+import onnxruntime
+from numpy.typing import NDArray
+
+from tokenmill.backends.ort.binding import BindingCache, StepPorts
+from tokenmill.backends.ort.logits_buffer import LogitsBuffer
+from tokenmill.backends.ort.session import run_error
+from tokenmill.backends.ort.slots import Slots
+
+
+class CallRow(NamedTuple):
+    """What one row computes.
+
+    Attributes:
+        tokens: the new tokens.
+        past: committed tokens before them.
+        offsets: into `tokens`, of the positions whose logits are wanted.
+    """
+
+    tokens: Sequence[int]
+    past: int
+    offsets: Sequence[int]
+
+
+class CallResult(NamedTuple):
+    """The rows' logits, float32 [k, vocab] each, and the seconds inside the runtime."""
+
+    logits: list[NDArray[np.float32]]
+    seconds: float
+
+
+class Stepper:
+    """Fills in inputs, runs the session, cuts the logits into rows.
+
+    Args:
+        session: of the decoder.
+        ports: its ports, see `step_ports`.
+        slots: the rows' memory.
+        vocab_size: width of the logits.
+    """
+
+    def __init__(
+        self,
+        session: onnxruntime.InferenceSession,
+        ports: StepPorts,
+        slots: Slots,
+        vocab_size: int,
+    ) -> None:
+        self._session, self._slots, self._vocab_size = session, slots, vocab_size
+        self._bindings = BindingCache(session, ports, slots)
+        self._cuts_rows = ports.chosen is not None
+        self._logits = LogitsBuffer(ports.logits_dtype)
+
+    def start(self, calls: Sequence[Sequence[CallRow]]) -> None:
+        """Begins a step of at most these calls; logits given out before become invalid."""
+        self._logits.start(sum(self._num_logits(call) for call in calls) * self._vocab_size)
+
+    def call(self, first_row: int, rows: Sequence[CallRow]) -> CallResult:
+        """Computes one call. Rows of several tokens have no past, or are alone.
+
+        Args:
+            first_row: of the slots, where `rows[0]` lives; the others follow.
+            rows: all of one token, or all of several.
+
+        Raises:
+            BackendError: the runtime failed.
+        """
+        width = max(len(row.tokens) for row in rows)
+        binding = self._bindings.get(range(first_row, first_row + len(rows)), width)
+        chosen: list[int] = []
+        for i, row in enumerate(rows):
+            count = len(row.tokens)
+            self._slots.touch(first_row + i, row.past + width)
+            binding.ids[i, :count] = row.tokens
+            binding.ids[i, count:] = 0
+            binding.lengths[i] = row.past + count - 1
+            chosen.extend(i * width + offset for offset in row.offsets)
+        if self._cuts_rows:
+            logits = self._logits.take(len(chosen), self._vocab_size)
+        else:
+            logits = self._logits.take(len(rows), width, self._vocab_size)
+        binding.fill(chosen, logits, is_first=not rows[0].past)
+        began = perf_counter()
+        try:
+            self._session.run_with_iobinding(binding.io)
+        except Exception as error:
+            raise run_error(error) from error
+        seconds = perf_counter() - began
+        flat = logits.reshape(-1, self._vocab_size)
+        if flat.dtype != np.float32:
+            flat = flat.astype(np.float32)
+        if not self._cuts_rows and chosen != list(range(len(flat))):
+            flat = flat[chosen]
+        return CallResult(_split(flat, [len(row.offsets) for row in rows]), seconds)
+
+    def _num_logits(self, rows: Sequence[CallRow]) -> int:
+        if self._cuts_rows:
+            return sum(len(row.offsets) for row in rows)
+        return len(rows) * max((len(row.tokens) for row in rows), default=0)
+
+
+def _split(flat: NDArray[np.float32], counts: Sequence[int]) -> list[NDArray[np.float32]]:
+    parts: list[NDArray[np.float32]] = []
+    start = 0
+    for count in counts:
+        parts.append(flat[start : start + count])
+        start += count
+    return parts

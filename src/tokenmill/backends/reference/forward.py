@@ -1,0 +1,90 @@
+"""A whole sequence in one forward, with an empty past."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnxruntime
+from numpy.typing import NDArray
+
+from tokenmill.backends.config import BackendConfig
+from tokenmill.backends.ort.session import open_session, run_error
+from tokenmill.core.errors import UnsupportedModel
+from tokenmill.package.model_package import ModelPackage, Role
+
+
+class WholeForward:
+    """Calls a decoder with all tokens at once.
+
+    Args:
+        package: whose decoder the session runs, as the package has it.
+        session: see `open_session`.
+
+    Raises:
+        UnsupportedModel: the graph wants an input that a decoder over token ids has no use for.
+    """
+
+    def __init__(self, package: ModelPackage, session: onnxruntime.InferenceSession) -> None:
+        self._session = session
+        decoder = package.decoder
+        self._logits = decoder.port(Role.LOGITS).name
+        self._by_role: dict[Role, tuple[str, np.dtype[Any]]] = {}
+        self._empty: dict[str, NDArray[Any]] = {}
+        geometry = {layer.layer: layer for layer in package.state.attention}
+        for binding in decoder.bindings:
+            port, role = binding.port, binding.role
+            if not port.is_input:
+                continue
+            if role in (Role.INPUT_IDS, Role.ATTENTION_MASK, Role.POSITION_IDS):
+                self._by_role[role] = port.name, np.dtype(port.dtype)
+            elif role in (Role.PAST_KEY, Role.PAST_VALUE) and binding.layer in geometry:
+                layer = geometry[binding.layer]
+                shape = 1, layer.num_kv_heads, 0, layer.head_dim
+                self._empty[port.name] = np.zeros(shape, layer.dtype)
+            else:
+                raise UnsupportedModel(
+                    f"the reference backend cannot feed the port {port.name!r}",
+                    why=f"its role is {role.value}",
+                )
+
+    def __call__(self, tokens: Sequence[int]) -> NDArray[np.float32]:
+        """Returns float32 [n, vocab], the logits of every position.
+
+        One token is computed beside a second one that it cannot see: kernels for one token sum
+        in another order, and here a token's logits shall not depend on how many follow.
+
+        Args:
+            tokens: at least one.
+
+        Raises:
+            BackendError: the runtime failed.
+        """
+        padded = [*tokens, 0] if len(tokens) == 1 else list(tokens)
+        ids = np.array([padded], np.int64)
+        values = {
+            Role.INPUT_IDS: ids,
+            Role.ATTENTION_MASK: np.ones_like(ids),
+            Role.POSITION_IDS: np.arange(ids.shape[1])[None],
+        }
+        feeds = {name: values[role].astype(dtype) for role, (name, dtype) in self._by_role.items()}
+        try:
+            (logits,) = self._session.run([self._logits], feeds | self._empty)
+        except Exception as error:
+            raise run_error(error) from error
+        whole: NDArray[np.float32] = logits[0, : len(tokens)].astype(np.float32, copy=False)
+        return whole
+
+
+def teacher_forced_logits(
+    package: ModelPackage, ids: Sequence[int], config: BackendConfig | None = None
+) -> NDArray[np.float32]:
+    """Returns float32 [n, vocab]: row i is what follows the first i + 1 of the ids.
+
+    Args:
+        package: see `WholeForward`.
+        ids: at least one token id.
+        config: threads and providers; None takes the defaults.
+    """
+    return WholeForward(package, open_session(package, config or BackendConfig()))(ids)

@@ -1,0 +1,226 @@
+"""The command line: `tokenmill COMMAND ...`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tokenmill.cli.arguments import with_options
+from tokenmill.cli.console import note, print_error, progress_bar, statistics_line
+from tokenmill.core.errors import Cancelled, InvalidRequest, TokenmillError, mapping_of
+from tokenmill.core.options import Scope, read_config_file, resolve
+
+if TYPE_CHECKING:
+    from tokenmill.api import LLM
+    from tokenmill.core.events import Finish
+    from tokenmill.package.cache import Cache
+
+app = typer.Typer(
+    name="tokenmill",
+    help="Runs generative ONNX models.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+_MODEL_HELP = "A directory, a .gguf file, a catalogue name or a hub id (org/name)."
+ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help=_MODEL_HELP)]
+
+
+@app.command()
+@with_options(Scope.MODEL, Scope.REQUEST)
+def generate(
+    model: ModelArgument,
+    prompt: Annotated[str, typer.Argument(help="The text; '-' reads it from standard input.")],
+    *,
+    raw: Annotated[bool, typer.Option("--raw", help="Without the chat template.")] = False,
+    system: Annotated[str | None, typer.Option(help="A system message before the prompt.")] = None,
+    stats: Annotated[bool, typer.Option("--stats", help="Print speeds and memory.")] = False,
+    trace: Annotated[
+        Path | None, typer.Option(help="Write the timeline as Chrome/Perfetto JSON.")
+    ] = None,
+    trace_content: Annotated[
+        bool,
+        typer.Option("--trace-content", help="Put ids, seed and parameters into the trace, too."),
+    ] = False,
+    model_options: dict[str, Any],
+    request_options: dict[str, Any],
+) -> None:
+    """Answer a prompt, through the chat template where the model has one."""
+    from tokenmill.telemetry.chrome_trace import write_chrome_trace
+
+    text = sys.stdin.read() if prompt == "-" else prompt
+    if trace is not None and not trace.parent.is_dir():
+        raise InvalidRequest(f"--trace {trace}", why=f"there is no directory {trace.parent}")
+    with _load(model, model_options) as llm:
+        request = _request(llm, text, request_options, raw=raw, system=system)
+        stream = llm.submit(request)
+        finish: Finish | None = None
+        try:
+            for event in stream:
+                print(event.text, end="", flush=True)
+                finish = event.finish
+        except KeyboardInterrupt:
+            stream.cancel()
+            finish = next(event.finish for event in stream if event.finish is not None)
+        print()
+        assert finish is not None, "a stream ends with a finish"
+        if trace is not None:
+            write_chrome_trace(trace, [stream.timeline], content=trace_content)
+        if stats:
+            note(statistics_line(stream.timeline, finish.usage))
+    if finish.reason.value in ("cancelled", "deadline"):
+        raise Cancelled(f"the answer is incomplete: {finish.note}")
+
+
+@app.command()
+@with_options(Scope.MODEL, Scope.REQUEST)
+def run(
+    model: ModelArgument,
+    *,
+    system: Annotated[str | None, typer.Option(help="A system message to begin with.")] = None,
+    model_options: dict[str, Any],
+    request_options: dict[str, Any],
+) -> None:
+    """Chat with a model, a line at a time."""
+    from tokenmill.cli.chat_loop import chat_loop
+
+    with _load(model, model_options) as llm:
+        chat_loop(llm, request_options, system)
+
+
+@app.command()
+@with_options(Scope.MODEL)
+def show(
+    model: ModelArgument,
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON, see docs/show.md.")] = False,
+    model_options: dict[str, Any],
+) -> None:
+    """Show what a model is: ports and roles with reasons, state, template, defaults."""
+    import json
+
+    from tokenmill.package.describe import describe, to_text
+    from tokenmill.package.load import load_package
+
+    description = describe(load_package(_find(model, model_options)))
+    if as_json:
+        print(json.dumps(description, indent=2, ensure_ascii=False))
+    else:
+        print(to_text(description))
+
+
+@app.command()
+@with_options(Scope.MODEL)
+def pull(model: ModelArgument, *, model_options: dict[str, Any]) -> None:
+    """Fetch a model from the catalogue or a hub, and make it ready to run."""
+    note(f"{model} is ready in {_find(model, model_options)}")
+
+
+@app.command(name="import")
+@with_options(Scope.MODEL)
+def import_file(
+    file: Annotated[Path, typer.Argument(metavar="FILE.gguf", help="The file to import.")],
+    *,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="The directory to write; the cache if not given."),
+    ] = None,
+    model_options: dict[str, Any],
+) -> None:
+    """Turn a GGUF file into an onnxruntime-genai directory."""
+    from tokenmill.package.resolve import import_file as import_into_cache
+
+    values, cache = _settings(model_options)
+    with progress_bar() as report:
+        directory = import_into_cache(
+            file, cache, output=output, precision=values["precision"], progress=report
+        )
+    print(directory)
+
+
+@app.command(name="list")
+@with_options(Scope.MODEL)
+def list_models(*, model_options: dict[str, Any]) -> None:
+    """List the models in the cache and those that the catalogue knows."""
+    from tokenmill.package.catalogue import read_catalogue
+
+    _, cache = _settings(model_options)
+    entries = cache.list()
+    for entry in entries:
+        print(f"{entry.kind:10}  {entry.size / 1e6:8.1f} MB  {entry.name}")
+    if not entries:
+        note(f"the cache in {cache.root} is empty")
+    for name, known in sorted(read_catalogue().items()):
+        print(f"{'catalogue':10}  {known.size / 1e6:8.1f} MB  {name}: {known.title}")
+
+
+def main() -> None:
+    """Runs the command line and exits with the code of the error table."""
+    sys.exit(run_command(lambda: app(prog_name="tokenmill")))
+
+
+def run_command(command: Callable[[], object]) -> int:
+    """Runs a command and returns its exit code; typed errors become messages."""
+    try:
+        command()
+    except TokenmillError as error:
+        print_error(error)
+        return mapping_of(error).exit_code
+    except KeyboardInterrupt:
+        note("cancelled")
+        return mapping_of(Cancelled("")).exit_code
+    except SystemExit as end:  # how typer ends, after it has spoken
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    return 0
+
+
+def _settings(model_options: dict[str, Any]) -> tuple[dict[str, Any], Cache]:
+    from tokenmill.package.cache import Cache
+
+    values = resolve(Scope.MODEL, model_options, file=read_config_file(os.environ))
+    return values, Cache.at(values["cache_dir"])
+
+
+def _find(model: str, model_options: dict[str, Any]) -> Path:
+    from tokenmill.package.resolve import resolve_model
+
+    values, cache = _settings(model_options)
+    with progress_bar() as report:
+        return resolve_model(
+            model,
+            cache,
+            revision=values["revision"],
+            patterns=values["files"] or None,
+            offline=values["offline"],
+            precision=values["precision"],
+            progress=report,
+        )
+
+
+def _load(model: str, model_options: dict[str, Any]) -> LLM:
+    directory = _find(model, model_options)
+    from tokenmill.api import LLM
+
+    return LLM(directory, **model_options)
+
+
+def _request(
+    llm: LLM, text: str, options: dict[str, Any], *, raw: bool, system: str | None
+) -> Any:
+    from tokenmill.api import build_request
+    from tokenmill.core.request import Chat
+
+    if raw or (not llm.has_chat_template and system is None):
+        return build_request(text, options, llm.package.defaults)
+    messages = [{"role": "system", "content": system}] if system else []
+    messages.append({"role": "user", "content": text})
+    allow = bool(options.get("allow_control_tokens"))
+    chat = Chat(messages, allow_control_tokens=allow)
+    return build_request(chat, options, llm.package.defaults)

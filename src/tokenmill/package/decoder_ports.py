@@ -1,0 +1,155 @@
+"""A decoder graph's ports in their roles, by what genai_config.json declares."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tokenmill.core.errors import InvalidPackage
+from tokenmill.package.document import Section
+from tokenmill.package.model_package import Port, PortBinding, Role
+from tokenmill.package.onnx_file import OnnxFile
+
+_INPUTS = {
+    "input_ids": Role.INPUT_IDS,
+    "inputs_embeds": Role.INPUTS_EMBEDS,
+    "attention_mask": Role.ATTENTION_MASK,
+    "position_ids": Role.POSITION_IDS,
+}
+_OUTPUTS = {"logits": Role.LOGITS, "hidden_states": Role.HIDDEN_STATES}
+_LAYERED_INPUTS = {"past_key_names": Role.PAST_KEY, "past_value_names": Role.PAST_VALUE}
+_LAYERED_OUTPUTS = {
+    "present_key_names": Role.PRESENT_KEY,
+    "present_value_names": Role.PRESENT_VALUE,
+}
+_FLOATS = ("float32", "float16", "bfloat16")
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderPorts:
+    """All ports of a decoder, and the ones that the reader needs at hand."""
+
+    bindings: tuple[PortBinding, ...]
+    logits: Port
+    past_keys: tuple[Port, ...]
+
+
+def bind_ports(graph: OnnxFile, decoder: Section) -> DecoderPorts:
+    """Gives every port its declared role.
+
+    Args:
+        graph: the decoder's file.
+        decoder: the section "model.decoder" of genai_config.json.
+
+    Raises:
+        InvalidPackage: a declared port that the graph lacks, a port without a role, a graph
+            without logits, or key and value state that does not pair up; port and field named.
+    """
+    layers = decoder.integer("num_hidden_layers", low=1)
+    if layers is None:
+        raise decoder.wrong("num_hidden_layers", "it is missing")
+    inputs, outputs = decoder.section("inputs"), decoder.section("outputs")
+    found = [
+        *_single(graph, inputs, _INPUTS, is_input=True),
+        *_layered(graph, inputs, _LAYERED_INPUTS, layers, is_input=True),
+        *_single(graph, outputs, _OUTPUTS, is_input=False),
+        *_layered(graph, outputs, _LAYERED_OUTPUTS, layers, is_input=False),
+    ]
+    _require_roles(graph, found, inputs, outputs)
+    taken = {(binding.port.name, binding.port.is_input) for binding in found}
+    for port in [*graph.inputs, *graph.outputs]:
+        if (port.name, port.is_input) not in taken:
+            kind, section = ("input", inputs) if port.is_input else ("output", outputs)
+            raise InvalidPackage(
+                f"the {kind} {port.name!r} of {graph.path.name} has no role",
+                why=f"no field of {section.file.name} {section.path} names it",
+                fix="Name it there, or export the package again",
+            )
+    by_role = {(binding.role, binding.layer): binding.port for binding in found}
+    _check_state(by_role, layers, graph)
+    return DecoderPorts(
+        tuple(found),
+        by_role[Role.LOGITS, None],
+        tuple(by_role[Role.PAST_KEY, layer] for layer in range(layers)),
+    )
+
+
+def _single(
+    graph: OnnxFile, section: Section, roles: Mapping[str, Role], *, is_input: bool
+) -> list[PortBinding]:
+    ports = _ports(graph, is_input=is_input)
+    out = []
+    for name, role in roles.items():
+        declared = section.text(name)
+        port = ports.get(declared or name)
+        if port is not None:
+            why = section.evidence(name) if declared else f"the port's conventional name {name!r}"
+            out.append(PortBinding(port, role, None, why))
+        elif declared is not None:
+            raise section.wrong(name, _lacks(graph, declared, is_input=is_input))
+    return out
+
+
+def _layered(
+    graph: OnnxFile, section: Section, roles: Mapping[str, Role], layers: int, *, is_input: bool
+) -> list[PortBinding]:
+    ports = _ports(graph, is_input=is_input)
+    out = []
+    for name, role in roles.items():
+        template = section.text(name)
+        if template is None:
+            raise section.wrong(name, "it is missing")
+        if template.count("%d") != 1:
+            raise section.wrong(name, f"{template!r} does not hold one %d for the layer")
+        for layer in range(layers):
+            port = ports.get(template.replace("%d", str(layer)))
+            if port is None:
+                missing = template.replace("%d", str(layer))
+                raise section.wrong(name, _lacks(graph, missing, is_input=is_input))
+            out.append(PortBinding(port, role, layer, section.evidence(name)))
+    return out
+
+
+def _require_roles(
+    graph: OnnxFile, found: list[PortBinding], inputs: Section, outputs: Section
+) -> None:
+    roles = {binding.role for binding in found}
+    for role, section in ((Role.INPUT_IDS, inputs), (Role.LOGITS, outputs)):
+        if role not in roles:
+            names = sorted(_ports(graph, is_input=section is inputs))
+            raise InvalidPackage(
+                f"{graph.path.name} has no port for {role.value}",
+                why=f"it has {', '.join(names[:6]) or 'none'}{' ...' if len(names) > 6 else ''}",
+                fix=f"Name the port in {section.file.name} {section.field(role.value)}",
+            )
+    for binding in found:
+        if binding.role is Role.LOGITS and binding.port.dtype not in _FLOATS:
+            raise InvalidPackage(
+                f"the port {binding.port.name!r} of {graph.path.name}",
+                why=f"logits cannot be of type {binding.port.dtype}",
+            )
+
+
+def _check_state(
+    by_role: Mapping[tuple[Role, int | None], Port], layers: int, graph: OnnxFile
+) -> None:
+    for layer in range(layers):
+        past = by_role[Role.PAST_KEY, layer]
+        for role in (Role.PAST_VALUE, Role.PRESENT_KEY, Role.PRESENT_VALUE):
+            port = by_role[role, layer]
+            if port.dtype != past.dtype or len(port.shape) != len(past.shape):
+                raise InvalidPackage(
+                    f"the ports {past.name!r} and {port.name!r} of {graph.path.name}",
+                    why=f"they are {past.dtype}, {len(past.shape)} axes, "
+                    f"and {port.dtype}, {len(port.shape)} axes",
+                    fix="State must keep its type and shape from past to present",
+                )
+
+
+def _ports(graph: OnnxFile, *, is_input: bool) -> dict[str, Port]:
+    return {port.name: port for port in (graph.inputs if is_input else graph.outputs)}
+
+
+def _lacks(graph: OnnxFile, name: str, *, is_input: bool) -> str:
+    kind = "input" if is_input else "output"
+    return f"{graph.path.name} has no {kind} called {name!r}"

@@ -1,0 +1,148 @@
+"""What a user types for MODEL becomes a directory that `load_package` reads."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from tokenmill.core.errors import InvalidPackage, ModelNotFound
+from tokenmill.package import hub
+from tokenmill.package.cache import Cache
+from tokenmill.package.catalogue import pull, read_catalogue
+
+Progress = Callable[[str, int, int], None]
+
+IMPORTER = 1
+"""Counts up when an import's result changes, so that older ones are made anew."""
+
+_SAMPLE = 1 << 20
+
+
+def resolve_model(
+    text: str,
+    cache: Cache,
+    *,
+    revision: str | None = None,
+    patterns: Sequence[str] | None = None,
+    offline: bool = False,
+    precision: str = "keep",
+    progress: Progress | None = None,
+) -> Path:
+    """Returns a model's directory; fetches and imports where that has not been done before.
+
+    Args:
+        text: a directory, a GGUF file, a catalogue name, or a hub id.
+        cache: where fetched and imported models are kept.
+        revision, patterns: for hub ids; see `hub.fetch`.
+        offline: use only what is here.
+        precision: for GGUF files: "keep", "fp32", "int8" or "int4".
+        progress: called with what is being done, how much is done, and how much there is.
+
+    Raises:
+        ModelNotFound: nothing of that name; the message says what was tried.
+        DownloadFailed: it is known and could not be fetched.
+        InvalidPackage: a GGUF file that cannot be imported.
+    """
+    path = Path(text).expanduser()
+    if path.is_dir():
+        return _with_gguf(path, cache, precision, progress)
+    if path.is_file():
+        return import_file(path, cache, precision=precision, progress=progress)
+    entry = read_catalogue().get(text)
+    if entry is not None:
+        file = pull(entry, cache, offline=offline, progress=progress)
+        return import_file(file, cache, precision=precision, progress=progress)
+    imported = cache.imports / text
+    if "/" not in text and imported.is_dir():
+        return imported
+    if hub.is_hub_id(text):
+        directory = hub.fetch(
+            text, cache, revision=revision, patterns=patterns, offline=offline
+        )
+        return _with_gguf(directory, cache, precision, progress)
+    raise _not_found(text)
+
+
+def import_file(
+    file: Path,
+    cache: Cache,
+    *,
+    output: Path | None = None,
+    precision: str = "keep",
+    progress: Progress | None = None,
+) -> Path:
+    """Returns the directory made from a GGUF file; made once for each content and precision.
+
+    Args:
+        output: where to write it; None takes the cache, and what is there already.
+
+    Raises:
+        ModelNotFound: there is no such file.
+        InvalidPackage: it is not a GGUF file, or one that cannot be imported.
+    """
+    if not file.is_file():
+        raise ModelNotFound(f"there is no file {file}", fix="Check the path")
+    with file.open("rb") as opened:
+        if opened.read(4) != b"GGUF":
+            raise InvalidPackage(
+                f"{file} is not a GGUF file",
+                why="it does not begin with the letters GGUF",
+                fix="Give a .gguf file, or the directory of an ONNX model",
+            )
+    from tokenmill.package.gguf.importer import import_gguf
+
+    if output is not None:
+        return import_gguf(file, output, precision=precision, progress=progress)
+    destination = cache.imports / f"{file.stem}-{precision}-{_identity(file)}"
+    if destination.is_dir():
+        return destination
+    with cache.lock(destination.name):
+        if not destination.is_dir():
+            destination.parent.mkdir(parents=True, exist_ok=True)
+            import_gguf(file, destination, precision=precision, progress=progress)
+    return destination
+
+
+def _identity(file: Path) -> str:
+    """Returns a short key of the file's content: its size, its beginning and its end.
+
+    The beginning holds the metadata and the table of tensors. Reading all of a large file on
+    every start would take longer than loading the model.
+    """
+    size = file.stat().st_size
+    digest = hashlib.sha256(f"importer {IMPORTER} size {size}\n".encode())
+    with file.open("rb") as opened:
+        for start in sorted({0, size // 3, 2 * size // 3, max(0, size - _SAMPLE)}):
+            opened.seek(start)
+            digest.update(opened.read(_SAMPLE))
+    return digest.hexdigest()[:12]
+
+
+def _with_gguf(
+    directory: Path, cache: Cache, precision: str, progress: Progress | None
+) -> Path:
+    """Returns the directory, or the import of the one GGUF file that is all it holds."""
+    files = sorted(directory.glob("*.gguf"))
+    if not files or any(directory.glob("*.onnx")) or (directory / "genai_config.json").is_file():
+        return directory
+    if len(files) > 1:
+        raise InvalidPackage(
+            f"{directory} holds {len(files)} GGUF files",
+            why=", ".join(file.name for file in files[:8]),
+            fix="Give one of them; from a hub, choose with --files",
+        )
+    return import_file(files[0], cache, precision=precision, progress=progress)
+
+
+def _not_found(text: str) -> ModelNotFound:
+    names = sorted(read_catalogue())
+    close = difflib.get_close_matches(text, names, n=1)
+    hint = f"Did you mean {close[0]!r}?" if close else f"The catalogue has {', '.join(names)}"
+    return ModelNotFound(
+        f"there is no model {text!r}",
+        why="it is no directory, no file, no name in the catalogue or the cache, "
+        "and no hub id (org/name)",
+        fix=hint,
+    )
