@@ -1,51 +1,60 @@
-"""Chat templates: Jinja in a sandbox, with the environment that such templates are written for.
-
-The names, filters and extensions are those that Hugging Face transformers gives to
-`apply_chat_template`: `raise_exception`, `strftime_now`, `tojson`, loop controls and the
-`generation` tag; blocks trimmed and stripped on the left.
-"""
+"""Chat templates: a conversation to the text that the model was trained to continue."""
 
 from __future__ import annotations
 
-import json
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from functools import cached_property
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tokenmill.core.errors import TemplateError
-from tokenmill.text.messages import Message, checked_messages
+from tokenmill.core.errors import InvalidRequest, NoChatTemplate, TemplateError
+from tokenmill.text.content_form import ContentForm, adapt_content, probe_content_form
+from tokenmill.text.messages import Message, check_messages, check_objects, plain
+from tokenmill.text.template_environment import Refusal, template_environment
 
 if TYPE_CHECKING:
-    from jinja2 import Environment, Template
+    from jinja2 import Template
 
-MAX_CHARACTERS = 16_000_000
-"""Longest text that a template may render."""
+MAX_RENDERED = 16 * 1024 * 1024
+"""Most characters that a template may write: far beyond any context."""
 
-_END_MARK = "\U0010fffd"
+_TAG = "\ufdd2continue here\ufdd3 "
+_REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
+_OWN_VARIABLES = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
+
+
+class Rendered(NamedTuple):
+    """A rendered conversation.
+
+    Attributes:
+        text: the prompt, with its control tokens written out.
+        template: the template's name.
+    """
+
+    text: str
+    template: str
 
 
 class ChatTemplate:
-    """A template of one package. Compiled when first rendered; may be used by several threads.
+    """A Jinja chat template. It compiles when it is first used.
 
     Args:
-        source: Jinja text.
-        special_tokens: role ("bos_token", ...) to text; variables of the template.
-        name: for messages, e.g. "default" or "tool_use".
+        source: the template.
+        special_tokens: variables such as "bos_token" with their text.
+        name: for messages.
     """
 
     def __init__(
         self, source: str, *, special_tokens: Mapping[str, str], name: str = "default"
     ) -> None:
         self.source = source
+        self.special_tokens = dict(special_tokens)
         self.name = name
-        self._special_tokens = dict(special_tokens)
-        self._lock = threading.Lock()
-        self._compiled: Template | None = None
 
     def render(
         self,
-        messages: Sequence[Message],
+        messages: Sequence[Mapping[str, Any]],
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
         documents: Sequence[Mapping[str, Any]] | None = None,
@@ -53,162 +62,201 @@ class ChatTemplate:
         continue_final_message: bool = False,
         variables: Mapping[str, Any] | None = None,
         clock: Callable[[], datetime] = datetime.now,
-    ) -> str:
-        """Renders a conversation.
+    ) -> Rendered:
+        """Renders a conversation as `transformers` does.
+
+        One thing is kinder: a template that knows texts only gets the texts of a list of parts,
+        joined by line feeds, and one that knows parts only gets a text as one part.
 
         Args:
-            messages: the turns, oldest first.
-            tools: function definitions in OpenAI's shape; None where there are none.
-            documents: for templates that take them.
-            add_generation_prompt: end with the opening of the assistant's turn.
-            continue_final_message: end inside the last message, which the model goes on with;
-                no turn is opened then.
-            variables: further template variables; they win over special tokens.
-            clock: what `strftime_now` tells.
+            messages: see `check_messages`.
+            tools: JSON schemas of functions.
+            documents: objects, usually with "title" and "text".
+            add_generation_prompt: end with the header of the assistant's reply.
+            continue_final_message: end inside the last message, for the model to go on with it;
+                then no generation prompt is added.
+            variables: further variables, which win over the special tokens.
+            clock: what `strftime_now` reads.
 
         Raises:
-            InvalidRequest: a message is malformed; its index and field are named.
-            TemplateError: the template does not compile, fails, or refuses the conversation in
-                its own words.
+            InvalidRequest: malformed messages, tools, documents or variables.
+            TemplateError: the template does not compile, fails, refuses the conversation, writes
+                too much, or does something that the sandbox forbids.
         """
-        turns = checked_messages(messages)
-        if continue_final_message:
-            turns = _mark_end(turns)
-        context = {
-            **self._special_tokens,
-            "messages": turns,
-            "tools": list(tools) if tools else None,
-            "documents": list(documents) if documents else None,
-            "add_generation_prompt": add_generation_prompt and not continue_final_message,
-            "strftime_now": lambda format: clock().strftime(format),  # noqa: A006 - templates may name it
-            **(variables or {}),
-        }
-        text = self._render(context)
-        if not continue_final_message:
-            return text
-        before, found, _ = text.rpartition(_END_MARK)
-        if not found:
-            raise TemplateError(
-                f"the chat template {self.name!r} does not show the final message",
-                why="it leaves out the end of its content, so there is nothing to continue",
-                fix="Ask without continue_final_message",
+        chat = [_alias_reasoning(message) for message in check_messages(messages)]
+        if any(not _is_settled(message) for message in chat):
+            chat = adapt_content(chat, self._content_form)
+        extra = plain(variables or {})
+        if taken := _OWN_VARIABLES & extra.keys():
+            raise InvalidRequest(
+                f"the template variable {min(taken)!r} cannot be set", fix="It has its own argument"
             )
-        return before
+        last = _tag_last(chat[-1]) if continue_final_message else None
+        text = self._run(
+            {
+                "strftime_now": lambda form: clock().strftime(form),
+                **self.special_tokens,
+                **extra,
+                "messages": chat,
+                "tools": check_objects("tools", tools),
+                "documents": check_objects("documents", documents),
+                "add_generation_prompt": add_generation_prompt and not continue_final_message,
+            }
+        )
+        if last is not None:
+            text = self._cut_at_tag(text, last)
+        return Rendered(text, self.name)
 
-    def _render(self, context: Mapping[str, Any]) -> str:
-        template = self._compile()
-        pieces: list[str] = []
-        size = 0
+    @cached_property
+    def _compiled(self) -> Template:
+        from jinja2.exceptions import TemplateSyntaxError
+
         try:
-            for piece in template.generate(context):
-                size += len(piece)
-                if size > MAX_CHARACTERS:
-                    raise TemplateError(
-                        f"the chat template {self.name!r} renders too much",
-                        why=f"the limit is {MAX_CHARACTERS} characters",
-                    )
-                pieces.append(piece)
+            return template_environment().from_string(self.source)
+        except TemplateSyntaxError as error:
+            raise TemplateError(
+                f"the chat template {self.name!r} does not compile",
+                why=f"line {error.lineno}: {error.message}",
+                fix="Correct the package's chat template, or give another",
+            ) from error
+        except (SyntaxError, RecursionError, OverflowError, ValueError) as error:
+            # Jinja leaves some faults to Python's compiler: a `break` in a macro, deep nesting.
+            raise TemplateError(
+                f"the chat template {self.name!r} does not compile",
+                why=str(error),
+                fix="Correct the package's chat template, or give another",
+            ) from error
+
+    @cached_property
+    def _content_form(self) -> ContentForm:
+        return probe_content_form(self._probe)
+
+    def _probe(self, content: object) -> str | None:
+        try:
+            return self._run(
+                {
+                    "strftime_now": lambda form: datetime(2026, 1, 2).strftime(form),
+                    **self.special_tokens,
+                    "messages": [{"role": "user", "content": content}],
+                    "tools": None,
+                    "documents": None,
+                    "add_generation_prompt": False,
+                }
+            )
         except TemplateError:
-            raise
-        except _RefusalError as refusal:
+            return None
+
+    def _run(self, variables: Mapping[str, Any]) -> str:
+        compiled = self._compiled
+        parts: list[str] = []
+        length = 0
+        try:
+            for part in compiled.generate(variables):
+                parts.append(part)
+                length += len(part)
+                if length > MAX_RENDERED:
+                    break
+        except Refusal as refusal:
             raise TemplateError(
                 "the chat template refuses this conversation",
                 why=str(refusal),
-                fix="Change the messages as the template wants them",
-            ) from None
-        except Exception as error:  # a template can raise whatever Python can
+                fix="Send messages of a form that the model knows",
+            ) from refusal
+        except Exception as error:
+            # A template is a program, which can fail in any way that Python can.
+            line = _line_of(error.__traceback__)
             raise TemplateError(
-                f"the chat template {self.name!r} fails{_line_of(error)}",
-                why=f"{type(error).__name__}: {error}",
+                f"the chat template {self.name!r} failed",
+                why=f"{f'line {line}: ' if line else ''}{error or type(error).__name__}",
+                fix="Check the messages, or correct the template",
             ) from error
-        return "".join(pieces)
+        if length > MAX_RENDERED:
+            raise TemplateError(
+                f"the chat template {self.name!r} writes too much",
+                why=f"more than {MAX_RENDERED} characters",
+                fix="Send a shorter conversation, or correct the template",
+            )
+        return "".join(parts)
 
-    def _compile(self) -> Template:
-        from jinja2 import TemplateSyntaxError
-
-        with self._lock:
-            if self._compiled is None:
-                try:
-                    self._compiled = _environment().from_string(self.source)
-                except TemplateSyntaxError as error:
-                    raise TemplateError(
-                        f"the chat template {self.name!r} does not compile",
-                        why=f"line {error.lineno}: {error.message}",
-                        fix="Correct the template in the package",
-                    ) from None
-            return self._compiled
-
-
-class _RefusalError(Exception):
-    """What `raise_exception` raises inside a template."""
-
-
-def _environment() -> Environment:
-    from jinja2 import nodes
-    from jinja2.ext import Extension, loopcontrols
-    from jinja2.parser import Parser
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
-
-    class Generation(Extension):
-        """`{% generation %}` marks the assistant's tokens for training; here it only shows them."""
-
-        tags = {"generation"}  # noqa: RUF012 - Jinja's own declaration
-
-        def parse(self, parser: Parser) -> nodes.Node:
-            line = next(parser.stream).lineno
-            body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-            return nodes.Scope(body, lineno=line)
-
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols]
-    )
-    environment.filters["tojson"] = _to_json
-    environment.globals["raise_exception"] = _raise_exception
-    return environment
+    def _cut_at_tag(self, text: str, last: str) -> str:
+        start = text.rfind(_TAG.rstrip())
+        if start < 0 or last.strip() not in text:
+            raise TemplateError(
+                "the final message cannot be continued",
+                why=f"the chat template {self.name!r} does not show all of it",
+                fix="Continue a message that ends with plain text, or do not continue it",
+            )
+        head = text[:start]
+        # The tag ends with a space: where that is gone, the template trims its messages.
+        return head if text.startswith(_TAG, start) else head.rstrip()
 
 
-def _raise_exception(message: object) -> None:
-    raise _RefusalError(str(message))
+def pick_template(
+    default: str | None,
+    named: Mapping[str, str],
+    *,
+    special_tokens: Mapping[str, str],
+    has_tools: bool = False,
+    name: str | None = None,
+) -> ChatTemplate:
+    """Picks the template for a conversation.
 
+    Args:
+        default: source of the package's default template.
+        named: further templates by name.
+        special_tokens: see `ChatTemplate`.
+        has_tools: prefers the one named "tool_use".
+        name: ask for one by name.
 
-def _to_json(
-    value: Any,
-    ensure_ascii: bool = False,
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    """Jinja's own filter escapes for HTML; templates for models want plain JSON."""
-    return json.dumps(
-        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
-    )
-
-
-def _mark_end(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    if not messages or messages[-1].get("content") is None:
-        raise TemplateError(
-            "there is no final message to continue", why="the last message has no content"
+    Raises:
+        NoChatTemplate: there is none, or none of that name.
+    """
+    everything = dict(named) if default is None else {**named, "default": default}
+    wanted = name or ("tool_use" if has_tools and "tool_use" in everything else "default")
+    if wanted not in everything:
+        raise NoChatTemplate(
+            f"the package has no chat template{f' named {name!r}' if name else ''}",
+            why=f"it has {', '.join(sorted(everything))}" if everything else "it has none at all",
+            fix="Give one, or complete plain text",
         )
-    last = dict(messages[-1])
-    content = last["content"]
+    return ChatTemplate(everything[wanted], special_tokens=special_tokens, name=wanted)
+
+
+def _alias_reasoning(message: Message) -> Message:
+    """Puts reasoning under the names that templates read it by, whatever name it came by."""
+    for field in _REASONING_FIELDS:
+        if field in message:
+            reasoning = message[field]
+            return {"thinking": reasoning, **message, "reasoning_content": reasoning}
+    return message
+
+
+def _is_settled(message: Message) -> bool:
+    return "content" not in message
+
+
+def _tag_last(message: Message) -> str:
+    """Marks the end of a message's text, in place, and returns the text before the mark."""
+    content = message.get("content")
     if isinstance(content, str):
-        last["content"] = content + _END_MARK
-    else:
-        parts = [dict(part) for part in content]
-        texts = [part for part in parts if isinstance(part.get("text"), str)]
-        if not texts:
-            raise TemplateError("there is no final message to continue", why="it has no text part")
-        texts[-1]["text"] += _END_MARK
-        last["content"] = parts
-    return [*messages[:-1], last]
+        message["content"] = content + _TAG
+        return content
+    for part in reversed(content or []):
+        if "text" in part:
+            text: str = part["text"]
+            part["text"] = text + _TAG
+            return text
+    raise InvalidRequest(
+        "the final message cannot be continued",
+        why="it has no text",
+        fix="Continue a message with a text",
+    )
 
 
-def _line_of(error: BaseException) -> str:
-    """Returns " at line N" where the error came through the template's own code."""
+def _line_of(traceback: TracebackType | None) -> int | None:
     line = None
-    trace = error.__traceback__
-    while trace is not None:
-        if trace.tb_frame.f_code.co_filename == "<template>":
-            line = trace.tb_lineno
-        trace = trace.tb_next
-    return "" if line is None else f" at line {line}"
+    while traceback is not None:
+        if traceback.tb_frame.f_code.co_filename == "<template>":
+            line = traceback.tb_lineno
+        traceback = traceback.tb_next
+    return line

@@ -65,7 +65,9 @@ class StopMatcher:
         if match is not None:
             start, stop = match
             self._held, self._stopped = "", stop
-            return StopOutcome(text[: start + len(stop)] if self._include_stop else text[:start], stop)
+            return StopOutcome(
+                text[: start + len(stop)] if self._include_stop else text[:start], stop
+            )
         keep = self._undecided(text)
         self._held = text[keep:]
         return StopOutcome(text[:keep], None)

@@ -28,8 +28,8 @@ class TextOutput:
         outcome = self._matcher.push(self._detokenizer.push(token_id))
         if outcome.stopped is not None:
             return outcome
-        waiting = self._detokenizer.peek()
-        if waiting and "\ufffd" not in waiting and self._matcher.would_stop(waiting):
+        waiting = self._detokenizer.peek().rstrip("\ufffd")
+        if waiting and self._matcher.would_stop(waiting):
             ended = self._matcher.push(self._detokenizer.flush())
             return StopOutcome(outcome.text + ended.text, ended.stopped)
         return outcome

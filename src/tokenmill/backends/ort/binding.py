@@ -137,7 +137,7 @@ class StepBinding:
             logits: contiguous, where the result goes.
             is_first: the rows have no past (ragged ones are padded on the right).
         """
-        total = int(self.lengths.max()) + 1
+        total = max(int(self.lengths.max()) + 1, self._width)
         self._total[...] = total
         ports = self._ports
         if ports.positions is not None:

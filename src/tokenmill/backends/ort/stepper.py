@@ -15,6 +15,9 @@ from tokenmill.backends.ort.logits_buffer import LogitsBuffer
 from tokenmill.backends.ort.session import run_error
 from tokenmill.backends.ort.slots import Slots
 
+_NEVER_ONE_OVER = 3
+"""Up to so many tokens no block of queries leaves one over."""
+
 
 class CallRow(NamedTuple):
     """What one row computes.
@@ -74,20 +77,51 @@ class Stepper:
             BackendError: the runtime failed.
         """
         width = max(len(row.tokens) for row in rows)
+        # Attention works on blocks of an even number of queries. A block of one sums in another
+        # order, so a number of tokens that leaves one over is never run: it is made even.
+        if width % 2 == 0 or width <= _NEVER_ONE_OVER:
+            return self._call(first_row, rows, width)
+        if max(row.past for row in rows) + width < self._slots.max_context:
+            return self._call(first_row, rows, width + 1)
+        parts = [self._call_in_two(first_row + i, row) for i, row in enumerate(rows)]
+        return CallResult(
+            [logits for part in parts for logits in part.logits],
+            sum(part.seconds for part in parts),
+        )
+
+    def _call_in_two(self, row_number: int, row: CallRow) -> CallResult:
+        """Computes a row that fills the context, so that there is no room for padding."""
+        cut = len(row.tokens) - 2
+        pieces = (
+            CallRow(row.tokens[:cut], row.past, [o for o in row.offsets if o < cut]),
+            CallRow(row.tokens[cut:], row.past + cut, [o - cut for o in row.offsets if o >= cut]),
+        )
+        head, tail = (
+            self._call(row_number, [piece], len(piece.tokens) + len(piece.tokens) % 2)
+            for piece in pieces
+        )
+        logits = np.empty((len(row.offsets), self._vocab_size), np.float32)
+        in_head = np.asarray(row.offsets, np.int64) < cut
+        logits[in_head], logits[~in_head] = head.logits[0], tail.logits[0]
+        return CallResult([logits], head.seconds + tail.seconds)
+
+    def _call(self, first_row: int, rows: Sequence[CallRow], width: int) -> CallResult:
         binding = self._bindings.get(range(first_row, first_row + len(rows)), width)
+        has_past = rows[0].past > 0
         chosen: list[int] = []
         for i, row in enumerate(rows):
             count = len(row.tokens)
             self._slots.touch(first_row + i, row.past + width)
             binding.ids[i, :count] = row.tokens
             binding.ids[i, count:] = 0
-            binding.lengths[i] = row.past + count - 1
+            # With a past the runtime takes no padding: what makes the width even is a token.
+            binding.lengths[i] = row.past + (width if has_past else count) - 1
             chosen.extend(i * width + offset for offset in row.offsets)
         if self._cuts_rows:
             logits = self._logits.take(len(chosen), self._vocab_size)
         else:
             logits = self._logits.take(len(rows), width, self._vocab_size)
-        binding.fill(chosen, logits, is_first=not rows[0].past)
+        binding.fill(chosen, logits, is_first=not has_past)
         began = perf_counter()
         try:
             self._session.run_with_iobinding(binding.io)
@@ -104,7 +138,8 @@ class Stepper:
     def _num_logits(self, rows: Sequence[CallRow]) -> int:
         if self._cuts_rows:
             return sum(len(row.offsets) for row in rows)
-        return len(rows) * max((len(row.tokens) for row in rows), default=0)
+        # Twice one token more: a call is widened by one, or cut in two.
+        return len(rows) * (max((len(row.tokens) for row in rows), default=0) + 2)
 
 
 def _split(flat: NDArray[np.float32], counts: Sequence[int]) -> list[NDArray[np.float32]]:

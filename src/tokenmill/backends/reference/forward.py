@@ -27,7 +27,7 @@ class WholeForward:
     """
 
     def __init__(self, package: ModelPackage, session: onnxruntime.InferenceSession) -> None:
-        self._session = session
+        self._session, self._context_length = session, package.context_length
         decoder = package.decoder
         self._logits = decoder.port(Role.LOGITS).name
         self._by_role: dict[Role, tuple[str, np.dtype[Any]]] = {}
@@ -52,8 +52,9 @@ class WholeForward:
     def __call__(self, tokens: Sequence[int]) -> NDArray[np.float32]:
         """Returns float32 [n, vocab], the logits of every position.
 
-        One token is computed beside a second one that it cannot see: kernels for one token sum
-        in another order, and here a token's logits shall not depend on how many follow.
+        An odd number of tokens is computed beside one more that they cannot see: a query that is
+        alone in its block sums in another order, and here a token's logits shall not depend on
+        how many follow.
 
         Args:
             tokens: at least one.
@@ -61,7 +62,8 @@ class WholeForward:
         Raises:
             BackendError: the runtime failed.
         """
-        padded = [*tokens, 0] if len(tokens) == 1 else list(tokens)
+        fits = len(tokens) < self._context_length
+        padded = [*tokens, 0] if len(tokens) % 2 and fits else list(tokens)
         ids = np.array([padded], np.int64)
         values = {
             Role.INPUT_IDS: ids,
