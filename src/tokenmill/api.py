@@ -115,7 +115,9 @@ class LLM:
         return self._model.has_chat_template
 
     @overload
-    def generate(self, prompts: str, **options: Unpack[RequestOptions]) -> GenerateResult: ...
+    def generate(  # type: ignore[overload-overlap]  # a str is a Sequence[str], too
+        self, prompts: str, **options: Unpack[RequestOptions]
+    ) -> GenerateResult: ...
     @overload
     def generate(
         self, prompts: Sequence[int], **options: Unpack[RequestOptions]
@@ -142,8 +144,8 @@ class LLM:
             InvalidRequest: the request cannot run; nothing was computed.
         """
         if _is_one_prompt(prompts):
-            return self._submit(prompts, options).result()
-        return self._results([self._request(p, options) for p in cast(Sequence[Prompt], prompts)])
+            return self._submit(cast("Prompt", prompts), options).result()
+        return self._results([self._request(p, options) for p in cast("Sequence[Prompt]", prompts)])
 
     def stream(self, prompt: Prompt, **options: Unpack[RequestOptions]) -> Iterator[GenerateEvent]:
         """Continues a prompt and yields the text as it comes.
@@ -172,9 +174,9 @@ class LLM:
             InvalidRequest: the request cannot run; nothing was computed.
         """
         if not messages or isinstance(messages[0], Mapping):
-            return self._submit(*_chat(cast(Conversation, messages), options)).result()
+            return self._submit(*_chat(cast("Conversation", messages), options)).result()
         return self._results(
-            [self._request(*_chat(cast(Conversation, m), options)) for m in messages]
+            [self._request(*_chat(cast("Conversation", m), options)) for m in messages]
         )
 
     def stream_chat(self, messages: Conversation, **options: Any) -> Iterator[GenerateEvent]:

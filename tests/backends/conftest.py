@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
 from support.tiny_onnx import TinySpec
 from support.tiny_package import make_package
 from tokenmill.backends.base import DecodeBackend

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+
 from support.decoding import random_tokens, solo, step
 from tokenmill.backends.base import DecodeBackend, EncoderState
 from tokenmill.core.errors import (
@@ -138,9 +139,7 @@ def test_commit_of_nothing_is_allowed_at_any_time(open_tiny: OpenBackend, name: 
 
 @both
 @pytest.mark.parametrize("n", [-1, 4])
-def test_commit_of_more_than_was_run_is_refused(
-    open_tiny: OpenBackend, name: str, n: int
-) -> None:
+def test_commit_of_more_than_was_run_is_refused(open_tiny: OpenBackend, name: str, n: int) -> None:
     backend = open_tiny(name)
     sequence = backend.open()
     backend.run([Row(sequence, [1, 2, 3])])

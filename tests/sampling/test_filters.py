@@ -5,9 +5,7 @@ from hypothesis.extra.numpy import arrays
 
 from tokenmill.sampling.filters import Candidates, min_p, top_k, top_p
 
-rows = arrays(
-    np.float64, st.integers(1, 60), elements=st.integers(-20, 20).map(lambda n: n / 2)
-)
+rows = arrays(np.float64, st.integers(1, 60), elements=st.integers(-20, 20).map(lambda n: n / 2))
 
 
 def candidates(values):

@@ -121,9 +121,7 @@ def make_decoder(spec: TinySpec) -> onnx.ModelProto:
     lengths, total = _lengths(g)
     positions = ""
     if spec.position_ids:
-        positions = g.input(
-            "position_ids", TensorProto.INT64, ["batch_size", "sequence_length"]
-        )
+        positions = g.input("position_ids", TensorProto.INT64, ["batch_size", "sequence_length"])
     steps = np.outer(
         np.arange(spec.context), 10000.0 ** (-np.arange(0, spec.head_dim, 2) / spec.head_dim)
     )

@@ -13,8 +13,8 @@ from tokenmill.telemetry.timeline import Timeline
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tokenmill.core.events import Usage
     from tokenmill.core.errors import TokenmillError
+    from tokenmill.core.events import Usage
 
 
 def print_error(error: TokenmillError) -> None:

@@ -211,9 +211,7 @@ def _load(model: str, model_options: dict[str, Any]) -> LLM:
     return LLM(directory, **model_options)
 
 
-def _request(
-    llm: LLM, text: str, options: dict[str, Any], *, raw: bool, system: str | None
-) -> Any:
+def _request(llm: LLM, text: str, options: dict[str, Any], *, raw: bool, system: str | None) -> Any:
     from tokenmill.api import build_request
     from tokenmill.core.request import Chat
 

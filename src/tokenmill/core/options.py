@@ -114,7 +114,7 @@ class Option:
             case Kind.NUMBER:
                 return float(text)
             case Kind.SWITCH:
-                return _SWITCH[text.strip().lower()] if text.strip().lower() in _SWITCH else text
+                return _SWITCH.get(text.strip().lower(), text)
             case Kind.PATH:
                 return Path(text)
             case Kind.TEXTS:
@@ -295,7 +295,9 @@ def read_config_file(environ: Mapping[str, str]) -> Mapping[str, Any]:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         if environ.get("TOKENMILL_CONFIG"):
-            raise InvalidOption(f"TOKENMILL_CONFIG is {path}", why="there is no such file") from None
+            raise InvalidOption(
+                f"TOKENMILL_CONFIG is {path}", why="there is no such file"
+            ) from None
         return {}
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
         raise InvalidOption(f"{path} cannot be read", why=str(error)) from None

@@ -96,9 +96,9 @@ class GenerateRequest:
     """
 
     prompt: str | Sequence[int] | Chat
-    sampling: SamplingParams = SamplingParams()
-    stop: Stop = Stop()
-    limits: Limits = Limits()
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    stop: Stop = field(default_factory=Stop)
+    limits: Limits = field(default_factory=Limits)
     media: Sequence[object] = ()
     constraint: object | None = None
     priority: int = 0

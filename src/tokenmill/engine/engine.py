@@ -102,17 +102,18 @@ class Engine:
 
     def _admit(self) -> None:
         while (sequence := self._scheduler.admit()) is not None:
-            request = self._active[sequence]
-            start = time.perf_counter()
-            request.timeline.add("queue", request.submitted, start)
+            request, timeline = self._active[sequence], self._active[sequence].timeline
+            timeline.add("queue", request.submitted, time.perf_counter())
+            whole = sequence.num_prompt_tokens + request.prepared.max_tokens
             try:
-                with request.timeline.span("recall", cached_tokens=0):
+                with timeline.span("admit", reserved_tokens=whole):
                     sequence.backend_id = self._backend.open()
-                    whole = sequence.num_prompt_tokens + request.prepared.max_tokens
                     self._backend.reserve(sequence.backend_id, whole)
             except TokenmillError as error:
                 self._finish(request, FinishReason.ERROR, error=error)
-            request.timeline.add("admit", start, time.perf_counter(), max_rows_tokens=whole)
+                continue
+            now = time.perf_counter()
+            timeline.add("recall", now, now, cached_tokens=0)
 
     def _row(self, planned: PlannedRow) -> Row:
         sequence = planned.sequence
@@ -120,7 +121,7 @@ class Engine:
         begin = sequence.num_computed_tokens
         return Row(
             sequence=sequence.backend_id,
-            tokens=sequence.tokens[begin : begin + planned.count],
+            tokens=sequence.tokens[begin : begin + planned.num_tokens],
             logits=Logits.LAST if planned.samples else Logits.NONE,
             cancelled=self._active[sequence].stream.is_cancelled,
         )
@@ -129,7 +130,7 @@ class Engine:
         self, request: ActiveRequest, planned: PlannedRow, start: float, end: float, *, rows: int
     ) -> None:
         name = "prefill" if planned.sequence.is_prefilling else "decode"
-        request.timeline.add(name, start, end, tokens=planned.count, rows=rows)
+        request.timeline.add(name, start, end, tokens=planned.num_tokens, rows=rows)
 
     def _advance(self, request: ActiveRequest, planned: PlannedRow, output: RowOutput) -> None:
         sequence = planned.sequence
@@ -139,8 +140,8 @@ class Engine:
             return
         if output.error is not None:
             raise output.error
-        self._backend.commit(sequence.backend_id, planned.count)
-        sequence.num_computed_tokens += planned.count
+        self._backend.commit(sequence.backend_id, planned.num_tokens)
+        sequence.num_computed_tokens += planned.num_tokens
         if not planned.samples:
             return
         assert output.logits is not None, "a row that asks for logits and has no error has them"
@@ -205,5 +206,3 @@ def as_typed(error: BaseException) -> TokenmillError:
     return BackendError(
         "a step failed", why=f"{type(error).__name__}: {error}", fix="The next request may work"
     )
-
-

@@ -115,9 +115,7 @@ class Preparer:
         else:
             ids = self._checked_ids(prompt)
         if not ids:
-            raise InvalidRequest(
-                "the prompt is empty", why="a model needs one token to begin from"
-            )
+            raise InvalidRequest("the prompt is empty", why="a model needs one token to begin from")
         return tuple(ids)
 
     def _chat_ids(self, chat: Chat) -> list[int]:

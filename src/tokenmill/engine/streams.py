@@ -101,5 +101,3 @@ def _join(events: list[GenerateEvent]) -> GenerateEvent:
         choice=events[0].choice,
         finish=events[-1].finish,
     )
-
-

@@ -49,7 +49,7 @@ class EngineThread:
         while self._take_in():
             try:
                 self._engine.step()
-            except Exception as error:  # noqa: BLE001 - whatever it is, readers must not hang
+            except Exception as error:
                 self._engine.fail_all(as_typed(error))
         self._engine.shutdown()
 

@@ -154,7 +154,9 @@ def _download(requirement: str, folder: Path) -> Path:
 def _tools(requirement: str, folder: Path) -> list[list[str]]:
     arguments = ["download", "--no-deps", "--quiet", "--only-binary", ":all:"]
     arguments += ["--disable-pip-version-check", "--dest", str(folder), requirement]
-    own = subprocess.run([sys.executable, "-m", "pip", "--version"], capture_output=True, check=False)
+    own = subprocess.run(
+        [sys.executable, "-m", "pip", "--version"], capture_output=True, check=False
+    )
     tools = [[sys.executable, "-m", "pip", *arguments]] if own.returncode == 0 else []
     tools += [[found, *arguments] for name in ("pip3", "pip") if (found := shutil.which(name))]
     return tools

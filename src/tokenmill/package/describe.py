@@ -46,9 +46,7 @@ def describe(package: ModelPackage) -> dict[str, Any]:
             "pad_token_id": text.pad_token_id,
             "special_tokens": dict(text.special_tokens),
         },
-        "defaults": {
-            name: getattr(package.defaults, name) for name in package.defaults.__slots__
-        },
+        "defaults": {name: getattr(package.defaults, name) for name in package.defaults.__slots__},
         "provider_options": [
             {"provider": name, "options": dict(options)}
             for name, options in package.provider_options
@@ -86,24 +84,21 @@ def to_text(description: dict[str, Any]) -> str:
     """Returns the description as lines for people; ports of equal layers are folded into one."""
     d = description
     state, text = d["state"], d["text"]
-    lines = [
-        f"{d['root']}",
-        f"  form         {d['form']}",
-        f"  precision    {d['precision']}",
-        f"  context      {d['context_length']} tokens, vocabulary {d['vocab_size']}",
-        f"  state        {len(state['layers'])} layers of attention, {state['layout']}, "
-        f"{state['bytes_per_token']} bytes per token",
-        f"  tokenizer    {text['tokenizer'] or 'none'}",
-        f"  template     {text['chat_template_source'] or 'none'}",
-        f"  ends at      {_ids(text['eos_token_ids'])}; BOS "
-        + (f"{text['bos_token_id']} {'added' if text['add_bos'] else 'not added'}"),
-        "  defaults     "
-        + (
-            ", ".join(f"{k} {v}" for k, v in d["defaults"].items() if v is not None)
-            or "none: temperature 1"
-        ),
-        f"  fingerprint  {d['fingerprint']}",
-    ]
+    defaults = ", ".join(f"{k} {v}" for k, v in d["defaults"].items() if v is not None)
+    layers = f"{len(state['layers'])} layers of attention, {state['layout']}"
+    bos = f"BOS {text['bos_token_id']} {'added' if text['add_bos'] else 'not added'}"
+    facts = {
+        "form": d["form"],
+        "precision": d["precision"],
+        "context": f"{d['context_length']} tokens, vocabulary {d['vocab_size']}",
+        "state": f"{layers}, {state['bytes_per_token']} bytes per token",
+        "tokenizer": text["tokenizer"] or "none",
+        "template": text["chat_template_source"] or "none",
+        "ends at": f"{_ids(text['eos_token_ids'])}; {bos}",
+        "defaults": defaults or "none: temperature 1",
+        "fingerprint": d["fingerprint"],
+    }
+    lines = [d["root"], *(f"  {name:12} {value}" for name, value in facts.items())]
     for field, value in d["provenance"].items():
         lines.append(f"  from         {field}: {value}")
     for name, component in d["components"].items():

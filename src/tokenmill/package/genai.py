@@ -158,7 +158,9 @@ def _attention(
         layers.append(
             AttentionState(
                 layer=layer,
-                num_kv_heads=_agreed(decoder, "num_key_value_heads", heads, port.shape[1], port.name),
+                num_kv_heads=_agreed(
+                    decoder, "num_key_value_heads", heads, port.shape[1], port.name
+                ),
                 head_dim=_agreed(decoder, "head_size", head_dim, port.shape[3], port.name),
                 dtype=port.dtype,
                 sliding_window=windows.get(port.name),
@@ -208,8 +210,12 @@ def _provider_options(session: Section) -> list[tuple[str, dict[str, str]]]:
     out: list[tuple[str, dict[str, str]]] = []
     for index, item in enumerate(value or []):
         if not isinstance(item, dict) or not all(isinstance(v, dict) for v in item.values()):
-            raise session.wrong(f"provider_options[{index}]", "it is not {provider: {option: value}}")
-        out.extend((name, {k: str(v) for k, v in options.items()}) for name, options in item.items())
+            raise session.wrong(
+                f"provider_options[{index}]", "it is not {provider: {option: value}}"
+            )
+        out.extend(
+            (name, {k: str(v) for k, v in options.items()}) for name, options in item.items()
+        )
     return out
 
 

@@ -40,8 +40,8 @@ def fetch(
         ModelNotFound: there is no such repository or revision, or it is not public.
         DownloadFailed: the hub cannot be reached, or the files are not in the cache offline.
     """
-    from huggingface_hub import snapshot_download
     from huggingface_hub import errors as hub
+    from huggingface_hub import snapshot_download
 
     arguments: dict[str, Any] = {
         "revision": revision,

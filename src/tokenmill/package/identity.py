@@ -41,9 +41,7 @@ def fingerprint_of(graph: OnnxFile, documents: Iterable[Path]) -> Fingerprint:
         digest.update(content)
     spans: dict[str | None, list[tuple[int, int]]] = {None: []}
     for tensor in graph.initializers:
-        if tensor.offset >= 0 and tensor.nbytes > 2 * _SAMPLE:
-            spans.setdefault(tensor.location, []).append((tensor.offset, tensor.nbytes))
-        elif tensor.location is not None:
+        if (tensor.offset >= 0 and tensor.nbytes > 2 * _SAMPLE) or tensor.location is not None:
             spans.setdefault(tensor.location, []).append((tensor.offset, tensor.nbytes))
     _update(digest, graph.path, _around(sorted(spans.pop(None)), graph.file_size))
     for location, parts in spans.items():

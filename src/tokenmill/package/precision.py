@@ -19,7 +19,8 @@ def precision_in_words(graph: OnnxFile) -> str:
                 kinds[bits, block] += 1
     if kinds:
         return ", ".join(
-            f"{count} x {bits}-bit blocks of {block}" for (bits, block), count in kinds.most_common()
+            f"{count} x {bits}-bit blocks of {block}"
+            for (bits, block), count in kinds.most_common()
         )
     sizes: Counter[str] = Counter()
     for tensor in graph.initializers:

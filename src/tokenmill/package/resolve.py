@@ -58,9 +58,7 @@ def resolve_model(
     if "/" not in text and imported.is_dir():
         return imported
     if hub.is_hub_id(text):
-        directory = hub.fetch(
-            text, cache, revision=revision, patterns=patterns, offline=offline
-        )
+        directory = hub.fetch(text, cache, revision=revision, patterns=patterns, offline=offline)
         return _with_gguf(directory, cache, precision, progress)
     raise _not_found(text)
 
@@ -120,9 +118,7 @@ def _identity(file: Path) -> str:
     return digest.hexdigest()[:12]
 
 
-def _with_gguf(
-    directory: Path, cache: Cache, precision: str, progress: Progress | None
-) -> Path:
+def _with_gguf(directory: Path, cache: Cache, precision: str, progress: Progress | None) -> Path:
     """Returns the directory, or the import of the one GGUF file that is all it holds."""
     files = sorted(directory.glob("*.gguf"))
     if not files or any(directory.glob("*.onnx")) or (directory / "genai_config.json").is_file():

@@ -49,9 +49,7 @@ def read_search(search: Section) -> Search:
                 why="this version does not search with beams",
                 fix=f"Set it to {neutral}",
             )
-        ignored.append(
-            Ignored(search.evidence(name), f"{value:g}", "not executed by this version")
-        )
+        ignored.append(Ignored(search.evidence(name), f"{value:g}", "not executed by this version"))
     for name, why in (
         ("max_length", "the context length limits a request that names no limit"),
         ("early_stopping", "it concerns beams"),
@@ -60,7 +58,9 @@ def read_search(search: Section) -> Search:
         if name in search:
             value = search.raw(name)
             ignored.append(Ignored(search.evidence(name), str(value), why))
-    return Search(_defaults(search), search.boolean("past_present_share_buffer") is True, tuple(ignored))
+    return Search(
+        _defaults(search), search.boolean("past_present_share_buffer") is True, tuple(ignored)
+    )
 
 
 def _defaults(search: Section) -> GenerationDefaults:

@@ -27,9 +27,7 @@ def gumbel_noise(
         float64 [n].
     """
     blocks, place = _blocks(ids >> 2)
-    words = philox4x32(
-        (blocks.astype(np.uint64), position, choice, 0), seed & 0xFFFFFFFFFFFFFFFF
-    )
+    words = philox4x32((blocks.astype(np.uint64), position, choice, 0), seed & 0xFFFFFFFFFFFFFFFF)
     uniform = (words[ids & 3, place].astype(np.float64) + 0.5) / 4294967296.0
     noise: NDArray[np.float64] = -np.log(-np.log(uniform))
     return noise

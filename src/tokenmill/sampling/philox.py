@@ -18,9 +18,7 @@ _HALF = np.uint64(32)
 _ROUNDS = 10
 
 
-def philox4x32(
-    counter: tuple[NDArray[np.uint64], int, int, int], key: int
-) -> NDArray[np.uint64]:
+def philox4x32(counter: tuple[NDArray[np.uint64], int, int, int], key: int) -> NDArray[np.uint64]:
     """Returns the four output words of each counter.
 
     Args:

@@ -13,12 +13,12 @@ class PlannedRow(NamedTuple):
 
     Attributes:
         sequence: whose tokens are computed.
-        count: how many of its pending tokens, from the first one on.
+        num_tokens: how many of its pending tokens, from the first one on.
         samples: whether the row reaches the last known token, so that the next one is drawn.
     """
 
     sequence: Sequence
-    count: int
+    num_tokens: int
     samples: bool
 
 

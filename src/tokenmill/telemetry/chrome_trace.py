@@ -27,7 +27,9 @@ def to_chrome_trace(timelines: Iterable[Timeline], *, content: bool = False) -> 
         end = timeline.end if timeline.end is not None else timeline.start
         common = {"pid": process, "tid": track, "cat": "tokenmill", "ph": "X"}
         name = {"name": f"request {timeline.request_id}"}
-        events.append({"ph": "M", "pid": process, "tid": track, "name": "thread_name", "args": name})
+        events.append(
+            {"ph": "M", "pid": process, "tid": track, "name": "thread_name", "args": name}
+        )
         args: dict[str, object] = {
             "request_id": timeline.request_id,
             "started_at": timeline.started_at,
@@ -56,9 +58,7 @@ def to_chrome_trace(timelines: Iterable[Timeline], *, content: bool = False) -> 
     return {"traceEvents": events, "displayTimeUnit": "ms"}
 
 
-def write_chrome_trace(
-    path: Path, timelines: Iterable[Timeline], *, content: bool = False
-) -> None:
+def write_chrome_trace(path: Path, timelines: Iterable[Timeline], *, content: bool = False) -> None:
     """Writes the trace document as JSON, replacing the file as a whole."""
     document = json.dumps(to_chrome_trace(timelines, content=content), ensure_ascii=False)
     temporary = path.with_name(path.name + ".part")

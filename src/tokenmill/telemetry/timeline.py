@@ -61,7 +61,9 @@ class Timeline:
         self.spans.append(Span(name, start, end, counts))
 
     @contextmanager
-    def span(self, name: str, **counts: int | float | str) -> Iterator[dict[str, int | float | str]]:
+    def span(
+        self, name: str, **counts: int | float | str
+    ) -> Iterator[dict[str, int | float | str]]:
         """Records the body as a span; the body may add to the counts it is given."""
         start = time.perf_counter()
         try:

@@ -8,7 +8,7 @@ import onnx
 
 from tokenmill.backends.graph.cut_rows import cut_rows
 from tokenmill.backends.graph.direct_lengths import direct_lengths
-from tokenmill.backends.graph.rewrite import (
+from tokenmill.backends.graph.ports import (
     LENGTHS_INPUT,
     POSITIONS_INPUT,
     TOTAL_INPUT,

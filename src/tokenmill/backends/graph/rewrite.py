@@ -3,38 +3,23 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
 from pathlib import Path
 
 from tokenmill.backends.graph.cache import GraphCache
+from tokenmill.backends.graph.ports import DecoderPorts
 from tokenmill.core.errors import InvalidPackage
 
 REWRITER_VERSION = 1
 """Part of the cache's key and of state fingerprints: raise it when a rewrite changes."""
 
-POSITIONS_INPUT = "tokenmill.logits_positions"
-"""int64 [k]: which rows of the flattened [batch x sequence] hidden states reach the head."""
-LENGTHS_INPUT = "tokenmill.seqlens_k"
-"""int32 [batch]: each row's length with its new tokens, less one."""
-TOTAL_INPUT = "tokenmill.total_sequence_length"
-"""int32 scalar: the longest row's length with its new tokens."""
-
 _MAX_CACHED_BYTES = 16 * 2**20
-
-
-@dataclass(frozen=True, slots=True)
-class DecoderPorts:
-    """The names of the ports that the rewrites touch; None where the graph has no such port."""
-
-    logits: str
-    attention_mask: str | None
 
 
 def rewrite(model_file: Path, ports: DecoderPorts, cache_dir: Path | None = None) -> bytes | None:
     """Returns the model with every rewrite applied that recognises its pattern.
 
-    A rewritten graph shows what was done by its inputs: `POSITIONS_INPUT` where rows are cut
-    before the head (the logits are [k, vocab] then), `LENGTHS_INPUT` and `TOTAL_INPUT` in place
+    A rewritten graph shows what was done by its inputs: `ports.POSITIONS_INPUT` where rows are cut
+    before the head (the logits are [k, vocab] then), `ports.LENGTHS_INPUT` and `ports.TOTAL_INPUT` in place
     of the attention mask. External weights stay where they are; their locations are relative to
     the directory of `model_file`.
 

@@ -16,7 +16,8 @@ from tokenmill.backends.base import (
     Rewind,
 )
 from tokenmill.backends.config import BackendConfig
-from tokenmill.backends.graph.rewrite import REWRITER_VERSION, DecoderPorts, rewrite
+from tokenmill.backends.graph.ports import DecoderPorts
+from tokenmill.backends.graph.rewrite import REWRITER_VERSION, rewrite
 from tokenmill.backends.ort.binding import StepPorts, step_ports
 from tokenmill.backends.ort.calls import PlannedRow, plan_calls
 from tokenmill.backends.ort.pages import LAYOUT, check_block, export_block

@@ -9,7 +9,7 @@ import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 
-from tokenmill.backends.graph.rewrite import LENGTHS_INPUT, POSITIONS_INPUT, TOTAL_INPUT
+from tokenmill.backends.graph.ports import LENGTHS_INPUT, POSITIONS_INPUT, TOTAL_INPUT
 from tokenmill.backends.ort.slots import Slots
 from tokenmill.core.errors import UnsupportedModel
 from tokenmill.package.model_package import Component, Role

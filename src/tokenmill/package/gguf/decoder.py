@@ -28,8 +28,10 @@ _OPSET, _IR_VERSION = 21, 10
 EMBEDDING, OUTPUT, OUTPUT_NORM = "token_embd.weight", "output.weight", "output_norm.weight"
 ROPE_FACTORS = "rope_freqs.weight"
 import os
+
 from tokenmill.package.gguf.graph import VAR
-GU = os.environ.get("GU","one")
+
+GU = os.environ.get("GU", "one")
 
 
 class DecoderBuilder:
@@ -95,9 +97,13 @@ class DecoderBuilder:
         self._embedding_matrix = matrix
         if "2d" in VAR:
             self._rows(matrix, "embedding3")
-            graph.node("Shape",["input_ids"],"ids_shape")
-            graph.node("Concat",["ids_shape",graph.constant("last",[-1])],"bs_shape",axis=0)
-            return graph.node("Reshape",["embedding3",graph.constant("flat",[-1,self._geometry.hidden_size])],"embedding")
+            graph.node("Shape", ["input_ids"], "ids_shape")
+            graph.node("Concat", ["ids_shape", graph.constant("last", [-1])], "bs_shape", axis=0)
+            return graph.node(
+                "Reshape",
+                ["embedding3", graph.constant("flat", [-1, self._geometry.hidden_size])],
+                "embedding",
+            )
         return self._rows(matrix, "embedding")
 
     def _rows(self, matrix: Matrix, out: str) -> str:
@@ -155,9 +161,7 @@ class DecoderBuilder:
         normed, residual = self._add_and_norm(projected, residual, norm, f"{prefix}/ffn_norm")
         return self._ffn(prefix, normed), residual
 
-    def _add_and_norm(
-        self, hidden: str, residual: str, weight: str, out: str
-    ) -> tuple[str, str]:
+    def _add_and_norm(self, hidden: str, residual: str, weight: str, out: str) -> tuple[str, str]:
         """Adds the residual connection and the norm after it; returns both results."""
         total = f"{out}/residual"
         self._graph.node(
@@ -176,7 +180,9 @@ class DecoderBuilder:
         kv_size = geometry.kv_heads * geometry.head_dim
         sizes = [(names.query, query_size), (names.key, kv_size), (names.value, kv_size)]
         matrices = [self._matrix(f"{prefix}.{n}", rows, geometry.hidden_size) for n, rows in sizes]
-        biases = [self._bias(f"{prefix}.{n}", rows, self._architecture.qkv_bias) for n, rows in sizes]
+        biases = [
+            self._bias(f"{prefix}.{n}", rows, self._architecture.qkv_bias) for n, rows in sizes
+        ]
         if self._architecture.rope is RopeLayout.INTERLEAVED:
             for index, heads in ((0, geometry.heads), (1, geometry.kv_heads)):
                 order = halves_order(heads, geometry.head_dim, geometry.rope_dim)
@@ -187,7 +193,7 @@ class DecoderBuilder:
             bias = _stack_biases(biases, [rows for _, rows in sizes])
             packed = graph.linear(x, stack_matrices(matrices), f"{prefix}.attn_qkv", bias)
             if "2d" in VAR:
-                packed = graph.node("Reshape",[packed,"bs_shape"],packed+"3")
+                packed = graph.node("Reshape", [packed, "bs_shape"], packed + "3")
             inputs = [packed, "", ""]
         else:
             inputs = [
@@ -198,9 +204,11 @@ class DecoderBuilder:
             for index, name in ((0, names.query_norm), (1, names.key_norm)):
                 inputs[index] = self._head_norm(f"{prefix}.{name}", inputs[index])
         out = f"{prefix}/attention"
-        attributes = {} if geometry.sliding_window is None else {
-            "local_window_size": geometry.sliding_window
-        }
+        attributes = (
+            {}
+            if geometry.sliding_window is None
+            else {"local_window_size": geometry.sliding_window}
+        )
         graph.node(
             "GroupQueryAttention",
             [
@@ -222,7 +230,7 @@ class DecoderBuilder:
             **attributes,
         )
         if "2d" in VAR:
-            out = graph.node("Reshape",[out,graph.constant("flatq",[-1,query_size])],out+"2")
+            out = graph.node("Reshape", [out, graph.constant("flatq", [-1, query_size])], out + "2")
         return out
 
     def _head_norm(self, name: str, x: str) -> str:
@@ -244,7 +252,7 @@ class DecoderBuilder:
         size, width = geometry.ffn_size, geometry.hidden_size
         parts = [self._matrix(name, size, width) for name in (gate_name, up_name)]
         biases = [self._bias(name, size, bias) for name in (gate_name, up_name)]
-        if can_stack(parts) and GU=="one":
+        if can_stack(parts) and GU == "one":
             both = graph.linear(
                 x,
                 stack_matrices(parts),
@@ -256,9 +264,7 @@ class DecoderBuilder:
         else:
             gate, up = (
                 graph.linear(x, matrix, name, part_bias)
-                for matrix, name, part_bias in zip(
-                    parts, (gate_name, up_name), biases, strict=True
-                )
+                for matrix, name, part_bias in zip(parts, (gate_name, up_name), biases, strict=True)
             )
         graph.node("Sigmoid", [gate], f"{prefix}/sigmoid")
         graph.node("Mul", [gate, f"{prefix}/sigmoid"], f"{prefix}/silu")
@@ -286,7 +292,8 @@ class DecoderBuilder:
     def _head(self, x: str) -> None:
         graph = self._graph
         final = "logits"
-        if "2d" in VAR: final = "logits2"
+        if "2d" in VAR:
+            final = "logits2"
         if OUTPUT in self._weights:
             matrix = self._weights.matrix(OUTPUT, self.vocab_size, self._geometry.hidden_size)
             if isinstance(matrix, Blocks):
@@ -296,7 +303,7 @@ class DecoderBuilder:
         else:
             self._tied_head(x, final)
         if "2d" in VAR:
-            graph.node("Reshape",["logits2","bs_shape"],"logits")
+            graph.node("Reshape", ["logits2", "bs_shape"], "logits")
 
     def _tied_head(self, x: str, final: str) -> None:
         """The head over the embedding's own bytes."""
@@ -304,7 +311,9 @@ class DecoderBuilder:
         rows, columns = self.vocab_size, self._geometry.hidden_size
         if isinstance(matrix, Blocks):
             blocks = columns // matrix.block_size
-            quants = graph.alias(EMBEDDING, OUTPUT, [rows, blocks, columns * matrix.bits // 8 // blocks])
+            quants = graph.alias(
+                EMBEDDING, OUTPUT, [rows, blocks, columns * matrix.bits // 8 // blocks]
+            )
             main = final if matrix.rest is None else "output/main"
             graph.product_of(x, quants, "token_embd.scales", matrix, main)
             if matrix.rest is not None:

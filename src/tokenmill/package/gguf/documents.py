@@ -156,10 +156,10 @@ def tokenizer_config(
         "tokenizer_class": tokenizer.class_name,
     }
     if named_templates:
-        every = dict(named_templates) if template is None else {"default": template, **named_templates}
-        config["chat_template"] = [
-            {"name": name, "template": text} for name, text in every.items()
-        ]
+        every = (
+            dict(named_templates) if template is None else {"default": template, **named_templates}
+        )
+        config["chat_template"] = [{"name": name, "template": text} for name, text in every.items()]
     elif template is not None:
         config["chat_template"] = template
     return config

@@ -39,9 +39,9 @@ class Geometry:
     norm_epsilon: float
     sliding_window: int | None
 
-    def rotation(self, factors: NDArray[np.float32] | None) -> tuple[
-        NDArray[np.float32], NDArray[np.float32]
-    ]:
+    def rotation(
+        self, factors: NDArray[np.float32] | None
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Returns the cosines and sines, float32 [context_length, rope_dim / 2] each.
 
         Args:
@@ -66,8 +66,9 @@ def read_geometry(architecture: Architecture, metadata: Metadata) -> Geometry:
     for key, neutral in architecture.neutral.items():
         value = metadata.get_float(f"{prefix}.{key}")
         if value is not None and value != neutral:
-            raise UnsupportedModel(f"the GGUF key '{prefix}.{key}' is {value:g}",
-                                   why="that feature is not supported")
+            raise UnsupportedModel(
+                f"the GGUF key '{prefix}.{key}' is {value:g}", why="that feature is not supported"
+            )
     heads = metadata.positive(f"{prefix}.attention.head_count")
     kv_heads = metadata.get_int(f"{prefix}.attention.head_count_kv") or heads
     hidden_size = metadata.positive(f"{prefix}.embedding_length")
@@ -79,12 +80,16 @@ def read_geometry(architecture: Architecture, metadata: Metadata) -> Geometry:
             why=f"values must be as wide as keys ({head_dim})",
         )
     if kv_heads < 0 or heads % kv_heads:
-        raise InvalidPackage(f"'{prefix}.attention.head_count_kv' is {kv_heads}",
-                             why=f"it does not divide the {heads} query heads")
+        raise InvalidPackage(
+            f"'{prefix}.attention.head_count_kv' is {kv_heads}",
+            why=f"it does not divide the {heads} query heads",
+        )
     rope_dim = metadata.get_int(f"{prefix}.rope.dimension_count") or head_dim
     if head_dim < 2 or head_dim % 2 or rope_dim < 2 or rope_dim % 2 or rope_dim > head_dim:
-        raise InvalidPackage(f"'{prefix}.rope.dimension_count' is {rope_dim}",
-                             why=f"it must be even and at most the head dimension {head_dim}")
+        raise InvalidPackage(
+            f"'{prefix}.rope.dimension_count' is {rope_dim}",
+            why=f"it must be even and at most the head dimension {head_dim}",
+        )
     epsilon = metadata.get_float(f"{prefix}.attention.layer_norm_rms_epsilon")
     if epsilon is None:
         raise missing(f"{prefix}.attention.layer_norm_rms_epsilon")

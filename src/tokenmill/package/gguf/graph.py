@@ -19,6 +19,7 @@ MICROSOFT = "com.microsoft"
 # Level 4 quantises activations to int8 by block; the default is an order of magnitude slower.
 _ACCURACY_LEVEL = 4
 import os
+
 VAR = os.environ.get("VAR", "matmul3d")
 
 
@@ -130,29 +131,42 @@ class GraphBuilder:
         K = blocks.quants.shape[1]
         rest = blocks.rest.T
         if VAR == "none":
-            self.node("Identity", [main], out); return
+            self.node("Identity", [main], out)
+            return
         if sums is None:
             sums = f"{x}/block_sums_{size}"
             if "pool" in VAR:
                 self.node("AveragePool", [x], sums, kernel_shape=[size], strides=[size])
             elif "reduce" in VAR:
-                self.node("Reshape", [x, self.constant(f"blk{K}", [-1, K//size, size] if "2d" in VAR else [0,0, K//size, size])], sums+"r")
-                self.node("ReduceSum", [sums+"r", self.constant("m1",[-1])], sums, keepdims=0)
+                self.node(
+                    "Reshape",
+                    [
+                        x,
+                        self.constant(
+                            f"blk{K}",
+                            [-1, K // size, size] if "2d" in VAR else [0, 0, K // size, size],
+                        ),
+                    ],
+                    sums + "r",
+                )
+                self.node("ReduceSum", [sums + "r", self.constant("m1", [-1])], sums, keepdims=0)
             else:
                 E = f"E{K}"
                 if E not in self._shared:
                     self._shared[E] = E
-                    e = np.zeros((K, K//size), np.float32); e[np.arange(K), np.arange(K)//size] = 1
+                    e = np.zeros((K, K // size), np.float32)
+                    e[np.arange(K), np.arange(K) // size] = 1
                     self.weight(E, e)
                 self.node("MatMul", [x, E], sums)
             self._block_sums[x, size] = sums
-        if "pool" in VAR: rest = rest*np.float32(size)
+        if "pool" in VAR:
+            rest = rest * np.float32(size)
         C = self.weight(f"{name}.rest", rest)
         if "2d" in VAR:
             self.node("Gemm", [sums, C, main], out, alpha=1.0, beta=1.0)
         else:
-            self.node("MatMul", [sums, C], out+"/corr")
-            self.node("Add", [main, out+"/corr"], out)
+            self.node("MatMul", [sums, C], out + "/corr")
+            self.node("Add", [main, out + "/corr"], out)
 
 
 def can_stack(parts: Sequence[Matrix]) -> bool:

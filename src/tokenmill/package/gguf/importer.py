@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tokenmill.core.errors import InvalidPackage
 from tokenmill.package.gguf.architectures import Architecture, find_architecture
@@ -31,9 +31,6 @@ from tokenmill.package.gguf.reader import GgufFile, read_gguf
 from tokenmill.package.gguf.tokenizer import BuiltTokenizer, build_tokenizer
 from tokenmill.package.gguf.vocabulary import Vocabulary, read_vocabulary
 from tokenmill.package.gguf.weights import Precision, Weights
-
-if TYPE_CHECKING:
-    from onnx import ModelProto
 
 IMPORTER_VERSION = "1"
 """Changes whenever the same file would become another graph; part of the fingerprint."""
@@ -114,9 +111,7 @@ def _write(
     weights = Weights(plan.file, precision)
     with (directory / "model.onnx.data").open("wb") as file:
         data = ExternalData(file, "model.onnx.data")
-        model = DecoderBuilder(
-            plan.architecture, plan.geometry, weights, data, report
-        ).build()
+        model = DecoderBuilder(plan.architecture, plan.geometry, weights, data, report).build()
     _write_bytes(directory / "model.onnx", model.SerializeToString())
     sampling = sampling_defaults(plan.metadata)
     template, named = chat_templates(plan.metadata)
@@ -136,7 +131,9 @@ def _write(
     if template is not None:
         _write_bytes(directory / "chat_template.jinja", template.encode())
     for name, document in documents.items():
-        text = json.dumps(document, ensure_ascii=False, indent=None if name == "tokenizer.json" else 2)
+        text = json.dumps(
+            document, ensure_ascii=False, indent=None if name == "tokenizer.json" else 2
+        )
         _write_bytes(directory / name, text.encode())
 
 

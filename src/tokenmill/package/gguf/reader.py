@@ -22,7 +22,18 @@ Value = bool | int | float | str | list["Value"]
 
 _MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
-_SCALARS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 10: "<Q", 11: "<q", 12: "<d"}
+_SCALARS = {
+    0: "<B",
+    1: "<b",
+    2: "<H",
+    3: "<h",
+    4: "<I",
+    5: "<i",
+    6: "<f",
+    10: "<Q",
+    11: "<q",
+    12: "<d",
+}
 _BOOL, _STRING, _ARRAY = 7, 8, 9
 # The shortest possible entry: a key of one byte and a value of one byte; a name of one byte,
 # no dimension, type and offset.
@@ -74,8 +85,9 @@ class GgufFile:
             file.seek(tensor.offset)
             data = np.fromfile(file, dtype=np.uint8, count=tensor.nbytes)
         if data.size != tensor.nbytes:
-            raise _truncated(self.path, tensor.name, tensor.offset + tensor.nbytes,
-                             tensor.offset + data.size)
+            raise _truncated(
+                self.path, tensor.name, tensor.offset + tensor.nbytes, tensor.offset + data.size
+            )
         rows = math.prod(tensor.shape[:-1])
         return data.reshape(rows, -1)
 
@@ -209,7 +221,9 @@ def _read(cursor: _Cursor) -> GgufFile:
     if tensors:
         last = max(tensors.values(), key=lambda info: info.offset + info.nbytes)
         if last.offset + last.nbytes > cursor.size:
-            raise _truncated(path, f"the tensor {last.name!r}", last.offset + last.nbytes, cursor.size)
+            raise _truncated(
+                path, f"the tensor {last.name!r}", last.offset + last.nbytes, cursor.size
+            )
     return GgufFile(path, metadata, tensors)
 
 

@@ -107,7 +107,8 @@ def read_vocabulary(metadata: Metadata, vocab_size: int) -> Vocabulary:
     numbers = metadata.get_ints(f"{PREFIX}token_type") or [TokenType.NORMAL] * len(tokens)
     if len(numbers) != len(tokens):
         raise InvalidPackage(
-            f"'{PREFIX}token_type' has {len(numbers)} entries", why=f"there are {len(tokens)} tokens"
+            f"'{PREFIX}token_type' has {len(numbers)} entries",
+            why=f"there are {len(tokens)} tokens",
         )
     try:
         types = [TokenType(number or TokenType.NORMAL) for number in numbers]

@@ -86,9 +86,7 @@ class Weights:
                 parts.append(f"{held.tensors} x float32 (from {kind})")
                 continue
             source = f"exact {kind}" if held.exact else f"requantised from {kind}"
-            parts.append(
-                f"{held.tensors} x {held.bits}-bit blocks of {held.block_size} ({source})"
-            )
+            parts.append(f"{held.tensors} x {held.bits}-bit blocks of {held.block_size} ({source})")
         return ", ".join(parts)
 
     def rows(self, name: str) -> int:
