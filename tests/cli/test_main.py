@@ -93,7 +93,16 @@ def test_generate_streams_an_answer_with_statistics_and_a_trace(smollm2, tmp_pat
         assert word in result.stderr
     events = json.loads(trace.read_text())["traceEvents"]
     names = [event["name"] for event in events]
-    for station in ("request", "prepare", "queue", "admit", "recall", "prefill", "decode", "finish"):
+    for station in (
+        "request",
+        "prepare",
+        "queue",
+        "admit",
+        "recall",
+        "prefill",
+        "decode",
+        "finish",
+    ):
         assert station in names
     content = next(event["args"] for event in events if event["name"] == "request")
     assert content["sampling"]["temperature"] == 0.0

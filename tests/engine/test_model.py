@@ -2,8 +2,8 @@ import threading
 
 import numpy as np
 import pytest
-from support.scripted import ScriptedBackend, byte_tokenizer, reply, scripted_package
 
+from support.scripted import ScriptedBackend, byte_tokenizer, reply, scripted_package
 from tokenmill.core.errors import (
     BackendError,
     Closed,

@@ -94,9 +94,7 @@ def scripted_package(tmp_path, *, eos=(), context_length=64, vocab_size=300):
         form=PackageForm.GENAI,
         fingerprint="scripted",
         components={},
-        state=StateContract(
-            StateLayout.SHARED_BUFFER, (AttentionState(0, 1, 1, "float32"),)
-        ),
+        state=StateContract(StateLayout.SHARED_BUFFER, (AttentionState(0, 1, 1, "float32"),)),
         text=TextContract(None, None, {}, "", {}, None, False, frozenset(eos), None),
         defaults=GenerationDefaults(),
         context_length=context_length,

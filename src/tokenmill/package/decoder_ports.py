@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from tokenmill.core.errors import InvalidPackage
+from tokenmill.core.errors import InvalidPackage, UnsupportedModel
 from tokenmill.package.document import Section
-from tokenmill.package.model_package import Port, PortBinding, Role
+from tokenmill.package.model_package import Ignored, Port, PortBinding, Role
 from tokenmill.package.onnx_file import OnnxFile
 
 _INPUTS = {
@@ -18,6 +18,13 @@ _INPUTS = {
 }
 _OUTPUTS = {"logits": Role.LOGITS, "hidden_states": Role.HIDDEN_STATES}
 _LAYERED_INPUTS = {"past_key_names": Role.PAST_KEY, "past_value_names": Role.PAST_VALUE}
+_TEMPLATES = {
+    "past_key_names": "past_key_values.%d.key",
+    "past_value_names": "past_key_values.%d.value",
+    "present_key_names": "present.%d.key",
+    "present_value_names": "present.%d.value",
+}
+"""What onnxruntime-genai takes where the field is absent."""
 _LAYERED_OUTPUTS = {
     "present_key_names": Role.PRESENT_KEY,
     "present_value_names": Role.PRESENT_VALUE,
@@ -27,11 +34,17 @@ _FLOATS = ("float32", "float16", "bfloat16")
 
 @dataclass(frozen=True, slots=True)
 class DecoderPorts:
-    """All ports of a decoder, and the ones that the reader needs at hand."""
+    """All ports of a decoder, and the ones that the reader needs at hand.
+
+    Attributes:
+        state: by layer: past key, past value, present key, present value.
+        ignored: outputs without a role; nothing needs them.
+    """
 
     bindings: tuple[PortBinding, ...]
     logits: Port
-    past_keys: tuple[Port, ...]
+    state: tuple[tuple[Port, Port, Port, Port], ...]
+    ignored: tuple[Ignored, ...]
 
 
 def bind_ports(graph: OnnxFile, decoder: Section) -> DecoderPorts:
@@ -42,13 +55,15 @@ def bind_ports(graph: OnnxFile, decoder: Section) -> DecoderPorts:
         decoder: the section "model.decoder" of genai_config.json.
 
     Raises:
-        InvalidPackage: a declared port that the graph lacks, a port without a role, a graph
+        InvalidPackage: a declared port that the graph lacks, an input without a role, a graph
             without logits, or key and value state that does not pair up; port and field named.
+        UnsupportedModel: a declared input that is not fed yet.
     """
     layers = decoder.integer("num_hidden_layers", low=1)
     if layers is None:
         raise decoder.wrong("num_hidden_layers", "it is missing")
     inputs, outputs = decoder.section("inputs"), decoder.section("outputs")
+    _refuse_other_inputs(graph, inputs)
     found = [
         *_single(graph, inputs, _INPUTS, is_input=True),
         *_layered(graph, inputs, _LAYERED_INPUTS, layers, is_input=True),
@@ -57,21 +72,56 @@ def bind_ports(graph: OnnxFile, decoder: Section) -> DecoderPorts:
     ]
     _require_roles(graph, found, inputs, outputs)
     taken = {(binding.port.name, binding.port.is_input) for binding in found}
-    for port in [*graph.inputs, *graph.outputs]:
-        if (port.name, port.is_input) not in taken:
-            kind, section = ("input", inputs) if port.is_input else ("output", outputs)
+    for port in graph.inputs:
+        if (port.name, True) not in taken:
             raise InvalidPackage(
-                f"the {kind} {port.name!r} of {graph.path.name} has no role",
-                why=f"no field of {section.file.name} {section.path} names it",
+                f"the input {port.name!r} of {graph.path.name} has no role",
+                why=f"no field of {inputs.file.name} {inputs.path} names it",
                 fix="Name it there, or export the package again",
             )
+    ignored = tuple(
+        Ignored(f"{graph.path.name} output", port.name, "it has no role")
+        for port in graph.outputs
+        if (port.name, False) not in taken
+    )
     by_role = {(binding.role, binding.layer): binding.port for binding in found}
     _check_state(by_role, layers, graph)
     return DecoderPorts(
         tuple(found),
         by_role[Role.LOGITS, None],
-        tuple(by_role[Role.PAST_KEY, layer] for layer in range(layers)),
+        tuple(
+            (
+                by_role[Role.PAST_KEY, layer],
+                by_role[Role.PAST_VALUE, layer],
+                by_role[Role.PRESENT_KEY, layer],
+                by_role[Role.PRESENT_VALUE, layer],
+            )
+            for layer in range(layers)
+        ),
+        ignored,
     )
+
+
+def _refuse_other_inputs(graph: OnnxFile, inputs: Section) -> None:
+    known = {*_INPUTS, *_LAYERED_INPUTS}
+    names = {port.name for port in graph.inputs}
+    for field, template in inputs.texts():
+        if field not in known and not names.isdisjoint(_layer_names(template, len(names))):
+            raise UnsupportedModel(
+                f"{inputs.evidence(field)} names an input {template!r}",
+                why="this version does not feed such an input",
+            )
+    if "inputs_embeds" in inputs and "input_ids" not in inputs:
+        raise UnsupportedModel(
+            f"{inputs.evidence('inputs_embeds')}: the decoder takes embeddings, not token ids",
+            why="this version runs single decoders",
+        )
+
+
+def _layer_names(template: str, layers: int) -> Iterator[str]:
+    yield template
+    if "%d" in template:
+        yield from (template.replace("%d", str(layer)) for layer in range(layers))
 
 
 def _single(
@@ -96,9 +146,8 @@ def _layered(
     ports = _ports(graph, is_input=is_input)
     out = []
     for name, role in roles.items():
-        template = section.text(name)
-        if template is None:
-            raise section.wrong(name, "it is missing")
+        declared = section.text(name)
+        template = declared if declared is not None else _TEMPLATES[name]
         if template.count("%d") != 1:
             raise section.wrong(name, f"{template!r} does not hold one %d for the layer")
         for layer in range(layers):
@@ -106,7 +155,10 @@ def _layered(
             if port is None:
                 missing = template.replace("%d", str(layer))
                 raise section.wrong(name, _lacks(graph, missing, is_input=is_input))
-            out.append(PortBinding(port, role, layer, section.evidence(name)))
+            why = section.evidence(name)
+            if declared is None:
+                why = f"the conventional name {template!r}"
+            out.append(PortBinding(port, role, layer, why))
     return out
 
 
@@ -137,13 +189,24 @@ def _check_state(
         past = by_role[Role.PAST_KEY, layer]
         for role in (Role.PAST_VALUE, Role.PRESENT_KEY, Role.PRESENT_VALUE):
             port = by_role[role, layer]
-            if port.dtype != past.dtype or len(port.shape) != len(past.shape):
+            if port.dtype != past.dtype or not _same_geometry(port, past):
                 raise InvalidPackage(
                     f"the ports {past.name!r} and {port.name!r} of {graph.path.name}",
-                    why=f"they are {past.dtype}, {len(past.shape)} axes, "
-                    f"and {port.dtype}, {len(port.shape)} axes",
+                    why=f"they are {past.dtype} {_shape(past)} and {port.dtype} {_shape(port)}",
                     fix="State must keep its type and shape from past to present",
                 )
+
+
+def _same_geometry(a: Port, b: Port) -> bool:
+    """Whether two state ports agree in all sizes that both of them tell, but for the tokens."""
+    return len(a.shape) == len(b.shape) and all(
+        axis == 2 or isinstance(m, str) or isinstance(n, str) or m == n
+        for axis, (m, n) in enumerate(zip(a.shape, b.shape, strict=True))
+    )
+
+
+def _shape(port: Port) -> str:
+    return f"[{', '.join(str(size) for size in port.shape)}]"
 
 
 def _ports(graph: OnnxFile, *, is_input: bool) -> dict[str, Port]:

@@ -118,6 +118,12 @@ class Section:
         section._used.update(section._values)
         return out
 
+    def texts(self) -> Iterator[tuple[str, str]]:
+        """Yields name and value of the fields that hold strings; none of them counts as used."""
+        for name, value in self._values.items():
+            if isinstance(value, str):
+                yield name, value
+
     def unused(self) -> Iterator[tuple[str, str]]:
         """Yields the fields that nobody asked for: full name, and value in brief."""
         for name, value in self._values.items():

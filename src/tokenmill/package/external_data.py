@@ -77,5 +77,6 @@ def external_path(graph: OnnxFile, location: str) -> Path:
 def _homes(root: Path) -> Iterator[Path]:
     resolved = root.resolve()
     yield resolved
-    if resolved.parent.name == "snapshots":
-        yield resolved.parent.parent / "blobs"
+    for folder in (resolved, *resolved.parents):
+        if folder.parent.name == "snapshots":
+            yield folder.parent.parent / "blobs"

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from tokenmill.core.errors import InvalidPackage, UnsupportedModel
 from tokenmill.core.ids import Fingerprint
+from tokenmill.package.attention import read_state
 from tokenmill.package.decoder_ports import DecoderPorts, bind_ports
 from tokenmill.package.document import Section, read_document
 from tokenmill.package.external_data import check_external_data
 from tokenmill.package.identity import fingerprint_of
 from tokenmill.package.model_package import (
-    AttentionState,
     Component,
     GenerationDefaults,
     Ignored,
     ModelPackage,
     PackageForm,
-    StateContract,
-    StateLayout,
 )
 from tokenmill.package.onnx_file import OnnxFile, read_onnx
 from tokenmill.package.precision import precision_in_words
@@ -37,14 +36,15 @@ def read_genai(root: Path) -> ModelPackage:
     model = config.section("model")
     decoder = model.section("decoder")
     _refuse_other_kinds(model, decoder)
-    graph = read_onnx(root / _required_text(decoder, "filename"))
+    graph = read_onnx(root / _graph_name(decoder))
     check_external_data(graph, root)
     ports = bind_ports(graph, decoder)
     sidecar = _read_sidecar(root)
     vocab_size = _vocab_size(model, graph, ports)
     text = read_text_files(root, _declared_ids(model, vocab_size))
     search = read_search(config.section("search"))
-    attention, share = _attention(decoder, ports, graph), search.share_buffer
+    state, windows = read_state(graph, ports, decoder)
+    defaults, more = _defaults(search.defaults, sidecar)
     documents = [root / CONFIG_FILE, *([root / SIDECAR_FILE] if sidecar else [])]
     context = model.integer("context_length", low=1)
     if context is None:
@@ -66,16 +66,24 @@ def read_genai(root: Path) -> ModelPackage:
                 weight_bytes=graph.weight_bytes,
             )
         },
-        state=StateContract(_layout(graph, share), attention),
+        state=state,
         text=text.text,
-        defaults=_defaults(search.defaults, sidecar),
+        defaults=defaults,
         context_length=context,
         vocab_size=vocab_size,
         hidden_size=decoder.integer("hidden_size", low=1),
         precision=(sidecar and sidecar.text("precision")) or precision_in_words(graph),
         provider_options=providers,
         provenance=provenance,
-        ignored=(*search.ignored, *text.ignored, *_unused(config, model, decoder)),
+        ignored=(
+            *search.ignored,
+            *more,
+            *text.ignored,
+            *windows,
+            *ports.ignored,
+            *_unused(config, model, decoder),
+            *_notes(sidecar),
+        ),
     )
 
 
@@ -91,18 +99,15 @@ def _refuse_other_kinds(model: Section, decoder: Section) -> None:
             f"{decoder.evidence('pipeline')} splits the decoder into several graphs",
             why="this version runs decoders of one graph",
         )
-    if "sliding_window" in decoder:
-        raise UnsupportedModel(
-            f"{decoder.evidence('sliding_window')} asks for windowed prompt processing",
-            why="this version does not cut prompts into windows",
-        )
 
 
-def _required_text(section: Section, name: str) -> str:
-    value = section.text(name)
-    if not value:
-        raise section.wrong(name, "it is missing")
-    return value
+def _graph_name(decoder: Section) -> str:
+    name = decoder.text("filename")
+    if not name or "\0" in name:
+        raise decoder.wrong("filename", "it is missing")
+    if Path(name).is_absolute() or ".." in Path(name).parts:
+        raise decoder.wrong("filename", f"{name!r} leads out of the package")
+    return name
 
 
 def _read_sidecar(root: Path) -> Section | None:
@@ -142,67 +147,46 @@ def _declared_ids(model: Section, vocab_size: int) -> DeclaredIds:
     )
 
 
-def _attention(
-    decoder: Section, ports: DecoderPorts, graph: OnnxFile
-) -> tuple[AttentionState, ...]:
-    heads = decoder.integer("num_key_value_heads", low=1)
-    head_dim = decoder.integer("head_size", low=1)
-    windows = _windows(graph)
-    layers = []
-    for layer, port in enumerate(ports.past_keys):
-        if len(port.shape) != 4:
-            raise InvalidPackage(
-                f"the port {port.name!r} of {graph.path.name}",
-                why=f"it has {len(port.shape)} axes, not [batch, heads, tokens, dimension]",
-            )
-        layers.append(
-            AttentionState(
-                layer=layer,
-                num_kv_heads=_agreed(
-                    decoder, "num_key_value_heads", heads, port.shape[1], port.name
-                ),
-                head_dim=_agreed(decoder, "head_size", head_dim, port.shape[3], port.name),
-                dtype=port.dtype,
-                sliding_window=windows.get(port.name),
-            )
-        )
-    return tuple(layers)
-
-
-def _agreed(
-    section: Section, name: str, declared: int | None, of_graph: int | str, port: str
-) -> int:
-    if isinstance(of_graph, int):
-        if declared is not None and declared != of_graph:
-            raise section.wrong(name, f"it is {declared}, but the port {port!r} has {of_graph}")
-        return of_graph
-    if declared is None:
-        raise section.wrong(name, f"it is missing, and the port {port!r} does not tell it")
-    return declared
-
-
-def _windows(graph: OnnxFile) -> dict[str, int]:
-    """Returns past-key port to window, for the layers that look back at a window only."""
-    out = {}
-    for node in graph.nodes:
-        window = node.attributes.get("local_window_size", -1)
-        if isinstance(window, int) and window > 0 and len(node.inputs) > 3:
-            out[node.inputs[3]] = window
-    return out
-
-
-def _layout(graph: OnnxFile, share_buffer: bool) -> StateLayout:
-    in_place = "com.microsoft.GroupQueryAttention" in graph.operators
-    return StateLayout.SHARED_BUFFER if in_place and share_buffer else StateLayout.PLAIN
-
-
-def _defaults(defaults: GenerationDefaults, sidecar: Section | None) -> GenerationDefaults:
+def _defaults(
+    defaults: GenerationDefaults, sidecar: Section | None
+) -> tuple[GenerationDefaults, tuple[Ignored, ...]]:
+    """Lays the sidecar's defaults over those of `search`, which has no room for all of them."""
     if sidecar is None:
-        return defaults
+        return defaults, ()
     own = sidecar.section("defaults")
-    for name in ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "max_tokens"):
-        own.raw(name)
-    return defaults
+    found: dict[str, float | int | None] = {
+        "temperature": own.number("temperature", 0, 100),
+        "top_k": own.integer("top_k"),
+        "top_p": own.number("top_p", 0, 1) or None,
+        "min_p": own.number("min_p", 0, 1),
+        "max_tokens": own.integer("max_tokens", low=1),
+    }
+    penalty = own.number("repetition_penalty", 0, 1e9)
+    ignored: tuple[Ignored, ...] = ()
+    if penalty not in (None, 1):
+        why = "not executed by this version"
+        ignored = (Ignored(own.evidence("repetition_penalty"), f"{penalty:g}", why),)
+    told = {name: value for name, value in found.items() if value is not None}
+    return replace(defaults, **told), ignored  # type: ignore[arg-type]  # checked above
+
+
+def _notes(sidecar: Section | None) -> tuple[Ignored, ...]:
+    """Returns what the importer wants a user to know, and the fields that nobody reads."""
+    if sidecar is None:
+        return ()
+    warnings = sidecar.raw("warnings") or []
+    if not isinstance(warnings, list):
+        raise sidecar.wrong("warnings", "it is not a list")
+    return (
+        *(
+            Ignored(sidecar.evidence("warnings"), str(text), "noted by the importer")
+            for text in warnings
+        ),
+        *(
+            Ignored(f"{SIDECAR_FILE} {field}", value, "not known to this version")
+            for field, value in sidecar.unused()
+        ),
+    )
 
 
 def _provider_options(session: Section) -> list[tuple[str, dict[str, str]]]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tokenmill.core.errors import InvalidPackage, UnsupportedModel
+from tokenmill.package.document import read_document
 from tokenmill.package.genai import CONFIG_FILE, read_genai
 from tokenmill.package.model_package import ModelPackage, PackageForm
 
@@ -15,7 +16,7 @@ class Form(NamedTuple):
     """How one form is recognised and read.
 
     Attributes:
-        matches: looks at file names only.
+        matches: looks at file names, and into a manifest.
         sign: what it looks for, in words.
         read: None where the form is known and not read yet.
     """
@@ -30,6 +31,11 @@ def _has(*names: str) -> Callable[[Path], bool]:
     return lambda directory: any((directory / name).is_file() for name in names)
 
 
+def _is_model_package(directory: Path) -> bool:
+    manifest = directory / "manifest.json"
+    return manifest.is_file() and "components" in read_document(manifest)
+
+
 def _is_hugging_face(directory: Path) -> bool:
     graphs = [*directory.glob("*.onnx"), *directory.glob("onnx/*.onnx")]
     return (directory / "config.json").is_file() and bool(graphs)
@@ -40,7 +46,7 @@ def _is_bare(directory: Path) -> bool:
 
 
 FORMS: tuple[Form, ...] = (
-    Form(PackageForm.MODEL_PACKAGE, _has("manifest.json"), "manifest.json", None),
+    Form(PackageForm.MODEL_PACKAGE, _is_model_package, "manifest.json with components", None),
     Form(
         PackageForm.INFERENCE_METADATA,
         _has(*(f"inference_metadata.{ending}" for ending in ("yaml", "yml", "json"))),

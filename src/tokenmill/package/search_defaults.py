@@ -21,14 +21,9 @@ _NEUTRAL = {
 
 
 class Search(NamedTuple):
-    """What the section says.
-
-    Attributes:
-        share_buffer: past and present may be one buffer.
-    """
+    """What the section says."""
 
     defaults: GenerationDefaults
-    share_buffer: bool
     ignored: tuple[Ignored, ...]
 
 
@@ -58,9 +53,9 @@ def read_search(search: Section) -> Search:
         if name in search:
             value = search.raw(name)
             ignored.append(Ignored(search.evidence(name), str(value), why))
-    return Search(
-        _defaults(search), search.boolean("past_present_share_buffer") is True, tuple(ignored)
-    )
+    # Whether past and present may be one buffer is seen in the graph's own operators.
+    search.boolean("past_present_share_buffer")
+    return Search(_defaults(search), tuple(ignored))
 
 
 def _defaults(search: Section) -> GenerationDefaults:

@@ -8,7 +8,7 @@ from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tokenmill.core.errors import InvalidRequest, NoChatTemplate, TemplateError
+from tokenmill.core.errors import InvalidRequest, TemplateError
 from tokenmill.text.content_form import ContentForm, adapt_content, probe_content_form
 from tokenmill.text.messages import Message, check_messages, check_objects, plain
 from tokenmill.text.template_environment import Refusal, template_environment
@@ -84,8 +84,7 @@ class ChatTemplate:
                 too much, or does something that the sandbox forbids.
         """
         chat = [_alias_reasoning(message) for message in check_messages(messages)]
-        if any(not _is_settled(message) for message in chat):
-            chat = adapt_content(chat, self._content_form)
+        chat = adapt_content(chat, self._content_form)
         extra = plain(variables or {})
         if taken := _OWN_VARIABLES & extra.keys():
             raise InvalidRequest(
@@ -191,37 +190,6 @@ class ChatTemplate:
         return head if text.startswith(_TAG, start) else head.rstrip()
 
 
-def pick_template(
-    default: str | None,
-    named: Mapping[str, str],
-    *,
-    special_tokens: Mapping[str, str],
-    has_tools: bool = False,
-    name: str | None = None,
-) -> ChatTemplate:
-    """Picks the template for a conversation.
-
-    Args:
-        default: source of the package's default template.
-        named: further templates by name.
-        special_tokens: see `ChatTemplate`.
-        has_tools: prefers the one named "tool_use".
-        name: ask for one by name.
-
-    Raises:
-        NoChatTemplate: there is none, or none of that name.
-    """
-    everything = dict(named) if default is None else {**named, "default": default}
-    wanted = name or ("tool_use" if has_tools and "tool_use" in everything else "default")
-    if wanted not in everything:
-        raise NoChatTemplate(
-            f"the package has no chat template{f' named {name!r}' if name else ''}",
-            why=f"it has {', '.join(sorted(everything))}" if everything else "it has none at all",
-            fix="Give one, or complete plain text",
-        )
-    return ChatTemplate(everything[wanted], special_tokens=special_tokens, name=wanted)
-
-
 def _alias_reasoning(message: Message) -> Message:
     """Puts reasoning under the names that templates read it by, whatever name it came by."""
     for field in _REASONING_FIELDS:
@@ -229,10 +197,6 @@ def _alias_reasoning(message: Message) -> Message:
             reasoning = message[field]
             return {"thinking": reasoning, **message, "reasoning_content": reasoning}
     return message
-
-
-def _is_settled(message: Message) -> bool:
-    return "content" not in message
 
 
 def _tag_last(message: Message) -> str:

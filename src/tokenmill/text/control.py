@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -55,7 +55,7 @@ def protect_content(
     documents: Sequence[Mapping[str, Any]] | None,
     *,
     control_tokens: frozenset[str],
-    reserved: Sequence[str] = (),
+    reserved: Sequence[object] = (),
 ) -> Protected:
     """Replaces what looks like control tokens in all but the assistant's messages.
 
@@ -68,8 +68,8 @@ def protect_content(
         tools: protected in all their values; the keys are the caller's.
         documents: likewise.
         control_tokens: their texts.
-        reserved: further texts that are rendered (the template, its variables), whose characters
-            are not used for the replacement.
+        reserved: further data with texts that are rendered (the template, its variables), whose
+            characters are not used for the replacement.
 
     Raises:
         InvalidRequest: no private-use character is left, as the content holds them all.
@@ -89,7 +89,7 @@ def protect_content(
 class _Replacer:
     """Replaces characters, one private-use character for each different one."""
 
-    def __init__(self, control_tokens: frozenset[str], texts: Any) -> None:
+    def __init__(self, control_tokens: frozenset[str], texts: Callable[[], Iterable[str]]) -> None:
         self._shapes = _shapes_of(control_tokens)
         self._texts = texts
         self._free: Iterator[str] | None = None

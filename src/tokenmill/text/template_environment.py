@@ -20,7 +20,7 @@ _MAX_REPEATED = 1_000_000
 _MAX_EXPONENT = 1_000
 
 
-class Refusal(Exception):  # noqa: N818 - a template's own word, not a fault
+class Refusal(Exception):
     """What a template says through `raise_exception`."""
 
 

@@ -18,10 +18,10 @@ _MAX_CACHED_BYTES = 16 * 2**20
 def rewrite(model_file: Path, ports: DecoderPorts, cache_dir: Path | None = None) -> bytes | None:
     """Returns the model with every rewrite applied that recognises its pattern.
 
-    A rewritten graph shows what was done by its inputs: `ports.POSITIONS_INPUT` where rows are cut
-    before the head (the logits are [k, vocab] then), `ports.LENGTHS_INPUT` and `ports.TOTAL_INPUT` in place
-    of the attention mask. External weights stay where they are; their locations are relative to
-    the directory of `model_file`.
+    A rewritten graph shows by its inputs what was done: `ports.POSITIONS_INPUT` where rows are cut
+    before the head (the logits are [k, vocab] then), `ports.LENGTHS_INPUT` and
+    `ports.TOTAL_INPUT` in place of the attention mask. External weights stay where they are;
+    their locations are relative to the directory of `model_file`.
 
     Args:
         model_file: the ONNX file.

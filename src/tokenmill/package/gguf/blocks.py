@@ -51,7 +51,7 @@ class Blocks(NamedTuple):
         rows, columns = self.quants.shape
         quants = self.quants
         if self.bits == 4:
-            quants = quants[:, 0::2] | (quants[:, 1::2] << 4)
+            quants = quants[:, 0::2] | (quants[:, 1::2] << np.uint8(4))
         return np.ascontiguousarray(quants).reshape(rows, columns // self.block_size, -1)
 
     def dequantise(self) -> Floats:
@@ -136,13 +136,13 @@ def _q4_1(raw: Bytes) -> _Parts:
 
 def _q5_0(raw: Bytes) -> _Parts:
     d, qh, qs = _fields(raw, 2, 4, 16)
-    quants = _shifted(qs, 16, (0, 4), 15) | (_high_bits(qh) << 4)
+    quants = _shifted(qs, 16, (0, 4), 15) | (_high_bits(qh) << np.uint8(4))
     return _Parts(quants + np.uint8(112), _half(d))
 
 
 def _q5_1(raw: Bytes) -> _Parts:
     d, m, qh, qs = _fields(raw, 2, 2, 4, 16)
-    quants = _shifted(qs, 16, (0, 4), 15) | (_high_bits(qh) << 4)
+    quants = _shifted(qs, 16, (0, 4), 15) | (_high_bits(qh) << np.uint8(4))
     scale = _half(d)
     return _Parts(quants + np.uint8(112), scale, _half(m) + 16 * scale)
 
@@ -162,9 +162,9 @@ def _q2_k(raw: Bytes) -> _Parts:
 def _q3_k(raw: Bytes) -> _Parts:
     hmask, qs, scales, d = _fields(raw, 32, 64, 12, 2)
     low, high = _fields(scales, 8, 4)
-    six = _shifted(low, 8, (0, 4), 15) | (_shifted(high, 4, (0, 2, 4, 6), 3) << 4)
+    six = _shifted(low, 8, (0, 4), 15) | (_shifted(high, 4, (0, 2, 4, 6), 3) << np.uint8(4))
     scale = _half(d) * (six.astype(np.float32) - 32)
-    quants = _shifted(qs, 32, (0, 2, 4, 6), 3) | (_shifted(hmask, 32, range(8), 1) << 2)
+    quants = _shifted(qs, 32, (0, 2, 4, 6), 3) | (_shifted(hmask, 32, range(8), 1) << np.uint8(2))
     return _Parts(quants + np.uint8(4), scale)
 
 
@@ -179,13 +179,13 @@ def _q5_k(raw: Bytes) -> _Parts:
     d, dmin, packed, qh, qs = _fields(raw, 2, 2, 12, 32, 128)
     scales, minima = _k_scales(packed)
     scale = _half(d) * scales
-    quants = _shifted(qs, 32, (0, 4), 15) | (_shifted(qh, 32, range(8), 1) << 4)
+    quants = _shifted(qs, 32, (0, 4), 15) | (_shifted(qh, 32, range(8), 1) << np.uint8(4))
     return _Parts(quants + np.uint8(112), scale, 16 * scale - _half(dmin) * minima)
 
 
 def _q6_k(raw: Bytes) -> _Parts:
     ql, qh, scales, d = _fields(raw, 128, 64, 16, 2)
-    quants = _shifted(ql, 64, (0, 4), 15) | (_shifted(qh, 32, (0, 2, 4, 6), 3) << 4)
+    quants = _shifted(ql, 64, (0, 4), 15) | (_shifted(qh, 32, (0, 2, 4, 6), 3) << np.uint8(4))
     scale = _half(d) * scales.view(np.int8).astype(np.float32)
     return _Parts(quants + np.uint8(96), scale)
 
@@ -272,4 +272,5 @@ def quantise(weights: Floats, bits: int, block_size: int = 32) -> Blocks:
 def _round(blocks: Floats, scale: Floats, centre: int) -> Bytes:
     inverse = np.divide(1, scale, out=np.zeros_like(scale), where=scale != 0)
     steps = np.rint(blocks * inverse[..., None]) + centre
-    return np.clip(steps, 0, 2 * centre - 1).astype(np.uint8)
+    quants: Bytes = np.clip(steps, 0, 2 * centre - 1).astype(np.uint8)
+    return quants

@@ -27,11 +27,6 @@ if TYPE_CHECKING:
 _OPSET, _IR_VERSION = 21, 10
 EMBEDDING, OUTPUT, OUTPUT_NORM = "token_embd.weight", "output.weight", "output_norm.weight"
 ROPE_FACTORS = "rope_freqs.weight"
-import os
-
-from tokenmill.package.gguf.graph import VAR
-
-GU = os.environ.get("GU", "one")
 
 
 class DecoderBuilder:
@@ -92,18 +87,8 @@ class DecoderBuilder:
         graph.node("Cast", ["mask_length"], "total_sequence_length", to=6)
 
     def _embedding(self) -> str:
-        graph = self._graph
         matrix = self._weights.matrix(EMBEDDING, self.vocab_size, self._geometry.hidden_size)
         self._embedding_matrix = matrix
-        if "2d" in VAR:
-            self._rows(matrix, "embedding3")
-            graph.node("Shape", ["input_ids"], "ids_shape")
-            graph.node("Concat", ["ids_shape", graph.constant("last", [-1])], "bs_shape", axis=0)
-            return graph.node(
-                "Reshape",
-                ["embedding3", graph.constant("flat", [-1, self._geometry.hidden_size])],
-                "embedding",
-            )
         return self._rows(matrix, "embedding")
 
     def _rows(self, matrix: Matrix, out: str) -> str:
@@ -192,8 +177,6 @@ class DecoderBuilder:
         if can_stack(matrices) and not self._architecture.qk_norm:
             bias = _stack_biases(biases, [rows for _, rows in sizes])
             packed = graph.linear(x, stack_matrices(matrices), f"{prefix}.attn_qkv", bias)
-            if "2d" in VAR:
-                packed = graph.node("Reshape", [packed, "bs_shape"], packed + "3")
             inputs = [packed, "", ""]
         else:
             inputs = [
@@ -229,8 +212,6 @@ class DecoderBuilder:
             rotary_interleaved=0,
             **attributes,
         )
-        if "2d" in VAR:
-            out = graph.node("Reshape", [out, graph.constant("flatq", [-1, query_size])], out + "2")
         return out
 
     def _head_norm(self, name: str, x: str) -> str:
@@ -252,7 +233,7 @@ class DecoderBuilder:
         size, width = geometry.ffn_size, geometry.hidden_size
         parts = [self._matrix(name, size, width) for name in (gate_name, up_name)]
         biases = [self._bias(name, size, bias) for name in (gate_name, up_name)]
-        if can_stack(parts) and GU == "one":
+        if can_stack(parts):
             both = graph.linear(
                 x,
                 stack_matrices(parts),
@@ -292,8 +273,6 @@ class DecoderBuilder:
     def _head(self, x: str) -> None:
         graph = self._graph
         final = "logits"
-        if "2d" in VAR:
-            final = "logits2"
         if OUTPUT in self._weights:
             matrix = self._weights.matrix(OUTPUT, self.vocab_size, self._geometry.hidden_size)
             if isinstance(matrix, Blocks):
@@ -302,8 +281,6 @@ class DecoderBuilder:
                 graph.node("MatMul", [x, graph.weight(OUTPUT, matrix.T)], final)
         else:
             self._tied_head(x, final)
-        if "2d" in VAR:
-            graph.node("Reshape", ["logits2", "bs_shape"], "logits")
 
     def _tied_head(self, x: str, final: str) -> None:
         """The head over the embedding's own bytes."""
@@ -361,7 +338,8 @@ def halves_order(heads: int, head_dim: int, rope_dim: int) -> NDArray[np.intp]:
     """
     rotated = np.arange(rope_dim).reshape(-1, 2).T.reshape(-1)
     one = np.concatenate([rotated, np.arange(rope_dim, head_dim)])
-    return (np.arange(heads)[:, None] * head_dim + one).reshape(-1).astype(np.intp)
+    order: NDArray[np.intp] = np.arange(heads, dtype=np.intp)[:, None] * head_dim + one
+    return order.reshape(-1)
 
 
 def _take_rows(matrix: Matrix, order: NDArray[np.intp]) -> Matrix:

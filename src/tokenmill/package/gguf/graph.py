@@ -18,9 +18,6 @@ Matrix = Blocks | Floats
 MICROSOFT = "com.microsoft"
 # Level 4 quantises activations to int8 by block; the default is an order of magnitude slower.
 _ACCURACY_LEVEL = 4
-import os
-
-VAR = os.environ.get("VAR", "matmul3d")
 
 
 class GraphBuilder:
@@ -126,47 +123,24 @@ class GraphBuilder:
     def correction(self, x: str, blocks: Blocks, name: str, main: str, out: str) -> None:
         """Adds out = main + (block sums of x) @ rest.T."""
         assert blocks.rest is not None, "the caller has checked that there is a rest"
-        size = blocks.block_size
+        size, columns = blocks.block_size, blocks.quants.shape[1]
         sums = self._block_sums.get((x, size))
-        K = blocks.quants.shape[1]
-        rest = blocks.rest.T
-        if VAR == "none":
-            self.node("Identity", [main], out)
-            return
         if sums is None:
-            sums = f"{x}/block_sums_{size}"
-            if "pool" in VAR:
-                self.node("AveragePool", [x], sums, kernel_shape=[size], strides=[size])
-            elif "reduce" in VAR:
-                self.node(
-                    "Reshape",
-                    [
-                        x,
-                        self.constant(
-                            f"blk{K}",
-                            [-1, K // size, size] if "2d" in VAR else [0, 0, K // size, size],
-                        ),
-                    ],
-                    sums + "r",
-                )
-                self.node("ReduceSum", [sums + "r", self.constant("m1", [-1])], sums, keepdims=0)
-            else:
-                E = f"E{K}"
-                if E not in self._shared:
-                    self._shared[E] = E
-                    e = np.zeros((K, K // size), np.float32)
-                    e[np.arange(K), np.arange(K) // size] = 1
-                    self.weight(E, e)
-                self.node("MatMul", [x, E], sums)
-            self._block_sums[x, size] = sums
-        if "pool" in VAR:
-            rest = rest * np.float32(size)
-        C = self.weight(f"{name}.rest", rest)
-        if "2d" in VAR:
-            self.node("Gemm", [sums, C, main], out, alpha=1.0, beta=1.0)
-        else:
-            self.node("MatMul", [sums, C], out + "/corr")
-            self.node("Add", [main, out + "/corr"], out)
+            # A product with zeros and ones: one small operator, and rows do not affect each other.
+            sums = self._block_sums[x, size] = f"{x}/block_sums_{size}"
+            self.node("MatMul", [x, self._summing_matrix(columns, size)], sums)
+        rest = self.weight(f"{name}.rest", blocks.rest.T)
+        self.node("MatMul", [sums, rest], f"{out}/correction")
+        self.node("Add", [main, f"{out}/correction"], out)
+
+    def _summing_matrix(self, columns: int, size: int) -> str:
+        """Returns the matrix [columns, blocks] that adds up each block of a row."""
+        name = f"block_sums_{columns}_{size}"
+        if name not in self._shared:
+            matrix = np.zeros((columns, columns // size), np.float32)
+            matrix[np.arange(columns), np.arange(columns) // size] = 1
+            self._shared[name] = self.weight(name, matrix)
+        return self._shared[name]
 
 
 def can_stack(parts: Sequence[Matrix]) -> bool:

@@ -112,7 +112,7 @@ class Metadata:
         if value is None:
             return None
         if isinstance(value, list):
-            elements = [element for element in value if isinstance(element, kind)]
+            elements: list[T] = [element for element in value if isinstance(element, kind)]
             if len(elements) == len(value):
                 return elements
         raise _wrong(key, value, wanted)

@@ -80,7 +80,7 @@ class GgufFile:
         Raises:
             CorruptFile: the file has become shorter since its header was read.
         """
-        # Plain reads, not a memory map: a map past the end of a file that shrinks kills the process.
+        # Plain reads: a memory map past the end of a file that shrinks kills the process.
         with self.path.open("rb") as file:
             file.seek(tensor.offset)
             data = np.fromfile(file, dtype=np.uint8, count=tensor.nbytes)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import Enum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,7 +55,11 @@ class Held(NamedTuple):
     correction: bool
 
 
-_FLOATS = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2"), "F64": np.dtype("<f8")}
+_FLOATS: Mapping[str, np.dtype[Any]] = {
+    "F32": np.dtype("<f4"),
+    "F16": np.dtype("<f2"),
+    "F64": np.dtype("<f8"),
+}
 
 
 class Weights:
@@ -157,6 +162,7 @@ class Weights:
     def _floats(self, info: TensorInfo) -> Floats:
         """Returns any tensor as float32, [rows, columns]."""
         raw = self._file.read(info)
+        values: Floats
         if info.kind in _FLOATS:
             values = np.ascontiguousarray(raw).view(_FLOATS[info.kind]).astype(np.float32)
         elif info.kind == "BF16":

