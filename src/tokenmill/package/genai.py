@@ -190,16 +190,16 @@ def _notes(sidecar: Section | None) -> tuple[Ignored, ...]:
 
 
 def _provider_options(session: Section) -> list[tuple[str, dict[str, str]]]:
-    value = session.raw("provider_options")
+    value = session.raw("provider_options") or []
+    if not isinstance(value, list):
+        raise session.wrong("provider_options", "it is not a list")
     out: list[tuple[str, dict[str, str]]] = []
-    for index, item in enumerate(value or []):
-        if not isinstance(item, dict) or not all(isinstance(v, dict) for v in item.values()):
-            raise session.wrong(
-                f"provider_options[{index}]", "it is not {provider: {option: value}}"
-            )
-        out.extend(
-            (name, {k: str(v) for k, v in options.items()}) for name, options in item.items()
-        )
+    for index, item in enumerate(value):
+        name = f"provider_options[{index}]"
+        if not isinstance(item, dict):
+            raise session.wrong(name, "it is not {provider: {option: value}}")
+        provider = Section(session.file, session.field(name), item)
+        out.extend((key, provider.strings(key)) for key in item)
     return out
 
 

@@ -40,8 +40,8 @@ def fetch(
         ModelNotFound: there is no such repository or revision, or it is not public.
         DownloadFailed: the hub cannot be reached, or the files are not in the cache offline.
     """
+    from huggingface_hub import constants, snapshot_download
     from huggingface_hub import errors as hub
-    from huggingface_hub import snapshot_download
 
     arguments: dict[str, Any] = {
         "revision": revision,
@@ -67,11 +67,11 @@ def fetch(
         raise DownloadFailed(
             f"{repository}{at} could not be fetched",
             why="it is not in the cache, and the hub was not asked"
-            if offline
+            if offline or constants.HF_HUB_OFFLINE
             else f"it is not in the cache, and the hub did not answer: {_first_line(error)}",
             fix="Go online, or give a directory",
         ) from None
-    except (OSError, hub.HfHubHTTPError) as error:
+    except (OSError, hub.HTTPError) as error:
         raise DownloadFailed(
             f"{repository}{at} could not be fetched", why=_first_line(error), fix="Try again later"
         ) from None

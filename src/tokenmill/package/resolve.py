@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import hashlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -11,13 +10,13 @@ from tokenmill.core.errors import InvalidPackage, ModelNotFound
 from tokenmill.package import hub
 from tokenmill.package.cache import Cache
 from tokenmill.package.catalogue import pull, read_catalogue
+from tokenmill.package.genai import CONFIG_FILE
+from tokenmill.package.identity import content_identity
 
 Progress = Callable[[str, int, int], None]
 
 IMPORTER = 1
 """Counts up when an import's result changes, so that older ones are made anew."""
-
-_SAMPLE = 1 << 20
 
 
 def resolve_model(
@@ -27,6 +26,7 @@ def resolve_model(
     revision: str | None = None,
     patterns: Sequence[str] | None = None,
     offline: bool = False,
+    allow_pull: bool = True,
     precision: str = "keep",
     progress: Progress | None = None,
 ) -> Path:
@@ -37,6 +37,7 @@ def resolve_model(
         cache: where fetched and imported models are kept.
         revision, patterns: for hub ids; see `hub.fetch`.
         offline: use only what is here.
+        allow_pull: fetch a catalogue's model that is not in the cache; else it is an error.
         precision: for GGUF files: "keep", "fp32", "int8" or "int4".
         progress: called with what is being done, how much is done, and how much there is.
 
@@ -45,21 +46,21 @@ def resolve_model(
         DownloadFailed: it is known and could not be fetched.
         InvalidPackage: a GGUF file that cannot be imported.
     """
-    path = Path(text).expanduser()
-    if path.is_dir():
+    path, is_directory, is_file = _look(text)
+    if is_directory:
         return _with_gguf(path, cache, precision, progress)
-    if path.is_file():
+    if is_file:
         return import_file(path, cache, precision=precision, progress=progress)
     entry = read_catalogue().get(text)
     if entry is not None:
-        file = pull(entry, cache, offline=offline, progress=progress)
+        file = pull(entry, cache, offline=offline or not allow_pull, progress=progress)
         return import_file(file, cache, precision=precision, progress=progress)
     imported = cache.imports / text
-    if "/" not in text and imported.is_dir():
+    if _is_name(text) and imported.is_dir():
         return imported
     if hub.is_hub_id(text):
         directory = hub.fetch(text, cache, revision=revision, patterns=patterns, offline=offline)
-        return _with_gguf(directory, cache, precision, progress)
+        return _with_gguf(_only_package(directory), cache, precision, progress)
     raise _not_found(text)
 
 
@@ -93,7 +94,8 @@ def import_file(
 
     if output is not None:
         return import_gguf(file, output, precision=precision, progress=progress)
-    destination = cache.imports / f"{file.stem}-{precision}-{_identity(file)}"
+    identity = f"{content_identity(file)[:12]}-{IMPORTER}"
+    destination = cache.imports / f"{file.stem}-{precision}-{identity}"
     if destination.is_dir():
         return destination
     with cache.lock(destination.name):
@@ -103,25 +105,38 @@ def import_file(
     return destination
 
 
-def _identity(file: Path) -> str:
-    """Returns a short key of the file's content: its size, its beginning and its end.
+def _look(text: str) -> tuple[Path, bool, bool]:
+    """Returns the text as a path, and whether a directory or a file is there."""
+    try:
+        path = Path(text).expanduser()
+        return path, bool(text) and path.is_dir(), path.is_file()
+    except (OSError, ValueError, RuntimeError):  # too long, not allowed, no such user
+        return Path(text), False, False
 
-    The beginning holds the metadata and the table of tensors. Reading all of a large file on
-    every start would take longer than loading the model.
-    """
-    size = file.stat().st_size
-    digest = hashlib.sha256(f"importer {IMPORTER} size {size}\n".encode())
-    with file.open("rb") as opened:
-        for start in sorted({0, size // 3, 2 * size // 3, max(0, size - _SAMPLE)}):
-            opened.seek(start)
-            digest.update(opened.read(_SAMPLE))
-    return digest.hexdigest()[:12]
+
+def _is_name(text: str) -> bool:
+    return bool(text) and not text.startswith(".") and not set("/\\\0") & set(text)
+
+
+def _only_package(directory: Path) -> Path:
+    """Returns the one folder with a package where a repository holds it below its root."""
+    if (directory / CONFIG_FILE).is_file():
+        return directory
+    found = sorted({config.parent for config in directory.rglob(CONFIG_FILE)})
+    if len(found) > 1:
+        names = ", ".join(folder.relative_to(directory).as_posix() for folder in found[:8])
+        raise InvalidPackage(
+            f"{directory} holds {len(found)} models",
+            why=names,
+            fix="Choose one with --files, as in --files 'folder/*'",
+        )
+    return found[0] if found else directory
 
 
 def _with_gguf(directory: Path, cache: Cache, precision: str, progress: Progress | None) -> Path:
     """Returns the directory, or the import of the one GGUF file that is all it holds."""
     files = sorted(directory.glob("*.gguf"))
-    if not files or any(directory.glob("*.onnx")) or (directory / "genai_config.json").is_file():
+    if not files or any(directory.glob("*.onnx")) or (directory / CONFIG_FILE).is_file():
         return directory
     if len(files) > 1:
         raise InvalidPackage(
@@ -134,7 +149,7 @@ def _with_gguf(directory: Path, cache: Cache, precision: str, progress: Progress
 
 def _not_found(text: str) -> ModelNotFound:
     names = sorted(read_catalogue())
-    close = difflib.get_close_matches(text, names, n=1)
+    close = difflib.get_close_matches(text.lower(), names, n=1)
     hint = f"Did you mean {close[0]!r}?" if close else f"The catalogue has {', '.join(names)}"
     return ModelNotFound(
         f"there is no model {text!r}",

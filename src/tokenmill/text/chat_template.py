@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 MAX_RENDERED = 16 * 1024 * 1024
 """Most characters that a template may write: far beyond any context."""
 
-_TAG = "\ufdd2continue here\ufdd3 "
+_TAG = "ContinueHere7f3a "
 _REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
 _OWN_VARIABLES = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
 

@@ -202,6 +202,6 @@ class StripStart(Stage):
             if piece[start] != self._content:
                 self._left = 0
                 break
-            self._left -= 1
+            pass
             start += 1
         return (piece[start:],)

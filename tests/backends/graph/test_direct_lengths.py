@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
@@ -88,7 +89,7 @@ NOT_RECOGNISED = {
 def test_any_spelling_is_recognised(nodes: list[onnx.NodeProto]) -> None:
     model = with_lengths(*nodes)
     assert direct_lengths(model, "attention_mask", "new.lengths", "new.total")
-    onnx.checker.check_model(model, check_custom_domain=False)
+    onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     inputs = {port.name: port.type.tensor_type for port in model.graph.input}
     assert "attention_mask" not in inputs
     assert inputs["new.lengths"].elem_type == inputs["new.total"].elem_type == TensorProto.INT32

@@ -33,7 +33,7 @@ def test_both_rewrites_show_in_the_inputs(tmp_path: Path) -> None:
     content = rewrite(save_decoder(TinySpec(), tmp_path), PORTS)
     assert content is not None
     model = onnx.ModelProto.FromString(content)
-    onnx.checker.check_model(model, check_custom_domain=False)
+    onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
     assert {POSITIONS_INPUT, LENGTHS_INPUT, TOTAL_INPUT} < inputs_of(content)
     assert "attention_mask" not in inputs_of(content)
     assert {node.op_type for node in model.graph.node} & {"Shape", "ReduceSum", "Sub"} == set()
