@@ -60,7 +60,7 @@ def test_a_location_that_leads_out_is_refused(tmp_path, location):
     (tmp_path / "data").write_bytes(bytes(64))
     package = tmp_path / "package"
     package.mkdir()
-    with pytest.raises(InvalidPackage, match="'w'.*leads out of"):
+    with pytest.raises(InvalidPackage, match=r"'w'.*leads out of"):
         check(graph_with(package, location))
 
 

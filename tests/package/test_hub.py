@@ -2,15 +2,21 @@
 
 import hashlib
 import json
+import os
+import subprocess
+import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import unquote
 
 import pytest
 
+from support.tiny_genai import write_genai
+from support.tiny_onnx import TinySpec
 from tokenmill.core.errors import DownloadFailed, ModelNotFound
 from tokenmill.package import hub
 from tokenmill.package.cache import Cache
+from tokenmill.package.load import load_package
 
 FILES = {
     "main": {"genai_config.json": b"{}", "model.onnx": b"main graph", "notes.txt": b"hello"},
@@ -38,6 +44,10 @@ class Imitation(BaseHTTPRequestHandler):
             self.api(parts[4:], body)
         elif parts[:3] == ["org", "tiny", "resolve"]:
             self.file(parts[3], "/".join(parts[4:]), body)
+        elif "gated" in parts:
+            self.send({"error": "Ask its owner"}, 403, body, code="GatedRepo")
+        elif "broken" in parts:
+            self.send({"error": "Out of order"}, 500, body)
         else:
             self.send({"error": "Repository not found"}, 404, body, code="RepoNotFound")
 
@@ -132,6 +142,63 @@ def test_an_unknown_repository_or_revision_is_not_found(endpoint, tmp_path):
         hub.fetch("org/other", Cache(tmp_path), endpoint=endpoint)
     with pytest.raises(ModelNotFound, match="v9"):
         hub.fetch("org/tiny", Cache(tmp_path), revision="v9", endpoint=endpoint)
+
+
+def test_a_gated_repository_says_how_to_get_in(endpoint, tmp_path):
+    with pytest.raises(ModelNotFound, match=r"org/gated is not open to you.*HF_TOKEN"):
+        hub.fetch("org/gated", Cache(tmp_path), endpoint=endpoint)
+
+
+def test_a_hub_that_is_out_of_order_is_a_failed_download(endpoint, tmp_path):
+    with pytest.raises(DownloadFailed, match="org/broken could not be fetched"):
+        hub.fetch("org/broken", Cache(tmp_path), endpoint=endpoint)
+
+
+def test_the_environment_can_forbid_to_ask_the_hub(endpoint, tmp_path):
+    script = """
+import sys
+from pathlib import Path
+from tokenmill.core.errors import DownloadFailed
+from tokenmill.package import hub
+from tokenmill.package.cache import Cache
+try:
+    hub.fetch("org/tiny", Cache(Path(sys.argv[1])), endpoint=sys.argv[2])
+except DownloadFailed as error:
+    print(error.why)
+"""
+    result = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path), endpoint],
+        env=os.environ | {"HF_HUB_OFFLINE": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert result.stdout.strip() == "it is not in the cache, and the hub was not asked"
+
+
+def test_a_commit_is_a_revision(endpoint, tmp_path):
+    directory = hub.fetch("org/tiny", Cache(tmp_path), revision="b" * 40, endpoint=endpoint)
+    assert (directory / "model.onnx").read_bytes() == b"second graph"
+
+
+def test_weights_beside_the_graph_load_from_the_hubs_cache(endpoint, tmp_path, monkeypatch):
+    made = write_genai(tmp_path / "made", spec=TinySpec(external=True))
+    files = {path.name: path.read_bytes() for path in made.iterdir()}
+    monkeypatch.setitem(FILES, "v2", files)
+    cache = Cache(tmp_path / "cache")
+    directory = hub.fetch("org/tiny", cache, revision="v2", endpoint=endpoint)
+    package = load_package(directory)
+    assert package.fingerprint == load_package(made).fingerprint
+    assert hub.fetch("org/tiny", cache, revision="v2", offline=True) == directory
+    assert [(entry.kind, entry.name) for entry in cache.list()] == [("hub", "org/tiny")]
+
+
+def test_a_single_gguf_file_is_fetched_by_its_pattern(endpoint, tmp_path, monkeypatch):
+    monkeypatch.setitem(FILES, "v2", {"a.gguf": b"GGUF a", "b.gguf": b"GGUF b"})
+    directory = hub.fetch(
+        "org/tiny", Cache(tmp_path), revision="v2", patterns=["a.gguf"], endpoint=endpoint
+    )
+    assert [path.name for path in directory.iterdir()] == ["a.gguf"]
 
 
 def test_a_hub_that_does_not_answer_is_a_failed_download(tmp_path):

@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+from support.tiny_genai import write_genai
+
 HEAVY = ("onnx", "onnxruntime", "gguf", "huggingface_hub", "tokenizers", "jinja2")
 
 SCRIPT = """
@@ -15,6 +17,15 @@ from tokenmill.package.describe import describe, to_text
 to_text(describe(load_package(Path(sys.argv[1]))))
 print([name for name in {heavy} if name in sys.modules])
 """
+
+
+def test_showing_a_tiny_package_imports_nothing_heavy(tmp_path):
+    script = SCRIPT.format(heavy=HEAVY)
+    directory = write_genai(tmp_path, tokenizer_config={"chat_template": "x"})
+    result = subprocess.run(
+        [sys.executable, "-c", script, str(directory)], capture_output=True, text=True, check=True
+    )
+    assert result.stdout.strip() == "[]"
 
 
 @pytest.mark.model

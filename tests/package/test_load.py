@@ -1,9 +1,9 @@
 import json
 
 import pytest
+
 from support.tiny_genai import genai_config, tokenizer_json, write_genai
 from support.tiny_onnx import TinySpec
-
 from tokenmill.core.errors import CorruptFile, InvalidPackage, UnsupportedModel
 from tokenmill.package.load import load_package
 from tokenmill.package.model_package import PackageForm, Role, StateLayout

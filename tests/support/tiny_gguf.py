@@ -45,10 +45,72 @@ def random_weights(rng, *, bias):
     return weights
 
 
-def write_tiny_gguf(path, *, architecture="llama", quant="F32", seed=0, drop=(), template=None):
-    """Writes the file and returns the weights as the file holds them, dequantised."""
+def sentence_piece_vocabulary():
+    """Tokens, scores and types of a SentencePiece vocabulary with byte fallback, padded to 288."""
+    tokens, scores, types = ["<unk>", "<s>", "</s>"], [0.0] * 3, [2, 3, 3]
+    tokens += [f"<0x{b:02X}>" for b in range(256)]
+    scores += [0.0] * 256
+    types += [6] * 256
+    pieces = ["\u2581t", "he", "\u2581the", "\u2581", "t", "h", "e", "l", "o", "lo"]
+    tokens += pieces
+    scores += [-float(rank) for rank in range(len(pieces))]
+    types += [1] * len(pieces)
+    for i in range(288 - len(tokens)):
+        tokens.append(f"[PAD{i}]")
+        scores.append(-1000.0)
+        types.append(5)
+    return tokens, scores, types
+
+
+def add_tokenizer(writer, model):
+    if model == "llama":
+        tokens, scores, types = sentence_piece_vocabulary()
+        writer.add_token_scores(scores)
+        writer.add_bos_token_id(1)
+        writer.add_eos_token_id(2)
+        writer.add_unk_token_id(0)
+    else:
+        tokens, types = vocabulary()
+        writer.add_tokenizer_pre("default")
+        writer.add_token_merges(["t h"])
+        writer.add_eos_token_id(257)
+    writer.add_tokenizer_model(model)
+    writer.add_token_list(tokens)
+    writer.add_token_types(types)
+
+
+def write_tiny_gguf(
+    path,
+    *,
+    architecture="llama",
+    quant="F32",
+    seed=0,
+    drop=(),
+    template=None,
+    tokenizer="gpt2",
+    tied=True,
+    quants=(),
+    extra=(),
+    metadata=(),
+):
+    """Writes the file and returns the weights as the file holds them, dequantised.
+
+    Args:
+        path, architecture, seed: as they say.
+        quant: the kind of every matrix.
+        drop: names of tensors to leave out.
+        template: the chat template.
+        tokenizer: "gpt2" or "llama".
+        tied: without a head of its own.
+        quants: mapping of a part of a tensor's name to another kind for it.
+        extra: mapping of further tensors.
+        metadata: mapping of further keys to a string, an integer or a float.
+    """
     rng = np.random.default_rng(seed)
     weights = random_weights(rng, bias=architecture == "qwen2")
+    if not tied:
+        weights["output.weight"] = (rng.standard_normal((288, HIDDEN)) * 0.2).astype(np.float32)
+    weights |= dict(extra)
     writer = gguf.GGUFWriter(str(path), architecture)
     writer.add_context_length(CONTEXT)
     writer.add_embedding_length(HIDDEN)
@@ -58,21 +120,19 @@ def write_tiny_gguf(path, *, architecture="llama", quant="F32", seed=0, drop=(),
     writer.add_head_count_kv(KV_HEADS)
     writer.add_layer_norm_rms_eps(EPSILON)
     writer.add_rope_freq_base(THETA)
-    tokens, types = vocabulary()
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("default")
-    writer.add_token_list(tokens)
-    writer.add_token_types(types)
-    writer.add_token_merges(["t h"])
-    writer.add_eos_token_id(257)
+    add_tokenizer(writer, tokenizer)
+    for key, value in dict(metadata).items():
+        add = {str: writer.add_string, int: writer.add_uint32, float: writer.add_float32}
+        add[type(value)](key, value)
     if template is not None:
         writer.add_chat_template(template)
-    kind = gguf.GGMLQuantizationType[quant]
     held = {}
     for name, value in weights.items():
         if name in drop:
             continue
-        if value.ndim == 2 and quant != "F32":
+        own = [other for part, other in dict(quants).items() if part in name]
+        kind = gguf.GGMLQuantizationType[own[0] if own else quant]
+        if value.ndim == 2 and kind.name != "F32":
             raw = gguf.quants.quantize(value, kind)
             writer.add_tensor(name, raw, raw_dtype=kind)
             held[name] = gguf.quants.dequantize(raw, kind).reshape(value.shape)
@@ -86,12 +146,13 @@ def write_tiny_gguf(path, *, architecture="llama", quant="F32", seed=0, drop=(),
     return held
 
 
-def numpy_logits(weights, ids, *, architecture="llama"):
+def numpy_logits(weights, ids, *, architecture="llama", frequency_divisor=1.0, window=None):
     """Float64 logits [n, 288] of a whole text; rotary as GGUF's architecture lays it out."""
     w = {name: value.astype(np.float64) for name, value in weights.items()}
     n = len(ids)
     x = w["token_embd.weight"][ids]
-    angle = np.outer(np.arange(n), THETA ** (-np.arange(0, HEAD_DIM, 2) / HEAD_DIM))
+    frequencies = THETA ** (-np.arange(0, HEAD_DIM, 2) / HEAD_DIM) / frequency_divisor
+    angle = np.outer(np.arange(n), frequencies)
     cos, sin = np.cos(angle)[:, None], np.sin(angle)[:, None]
 
     def norm(v, scale):
@@ -112,17 +173,24 @@ def numpy_logits(weights, ids, *, architecture="llama"):
         def linear(v, name, block=block):
             return v @ block[f"{name}.weight"].T + block.get(f"{name}.bias", 0.0)
 
+        def heads(v, name, count, block=block):
+            v = v.reshape(n, count, HEAD_DIM)
+            return norm(v, block[name]) if name in block else v
+
         h = norm(x, block["attn_norm.weight"])
-        q = rotate(linear(h, "attn_q").reshape(n, HEADS, HEAD_DIM))
-        k = rotate(linear(h, "attn_k").reshape(n, KV_HEADS, HEAD_DIM))
+        q = rotate(heads(linear(h, "attn_q"), "attn_q_norm.weight", HEADS))
+        k = rotate(heads(linear(h, "attn_k"), "attn_k_norm.weight", KV_HEADS))
         v = linear(h, "attn_v").reshape(n, KV_HEADS, HEAD_DIM)
         k, v = (np.repeat(each, HEADS // KV_HEADS, axis=1) for each in (k, v))
         scores = np.einsum("qhd,khd->hqk", q, k) / np.sqrt(HEAD_DIM)
-        scores = np.where(np.tri(n, dtype=bool), scores, -np.inf)
+        seen = np.tri(n, dtype=bool)
+        if window is not None:
+            seen &= ~np.tri(n, k=-window, dtype=bool)
+        scores = np.where(seen, scores, -np.inf)
         share = np.exp(scores - scores.max(-1, keepdims=True))
         share /= share.sum(-1, keepdims=True)
         x = x + linear(np.einsum("hqk,khd->qhd", share, v).reshape(n, HIDDEN), "attn_output")
         h = norm(x, block["ffn_norm.weight"])
         gate = linear(h, "ffn_gate")
         x = x + linear(gate / (1 + np.exp(-gate)) * linear(h, "ffn_up"), "ffn_down")
-    return norm(x, w["output_norm.weight"]) @ w["token_embd.weight"].T
+    return norm(x, w["output_norm.weight"]) @ w.get("output.weight", w["token_embd.weight"]).T

@@ -120,7 +120,8 @@ _PIECES = [
     "|",
     "é",
 ]
-PIECES = [*_PIECES, "<0x+5>", "<0xg0>", "n't", " ,", "<pad>", "aa", "##g", *_BYTES]
+_CLEANED = "x . ? ! , ' y n't 'm do not 's 've 're"
+PIECES = [*_PIECES, "<0x+5>", "<0xg0>", "n't", " ,", "<pad>", "aa", "##g", _CLEANED, *_BYTES]
 
 DECODERS = {
     "none": None,

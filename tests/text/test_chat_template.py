@@ -11,6 +11,11 @@ CHATML = (
     "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
 
+LOOP = (
+    "{% for i in range(9) %}{% if i == 1 %}{% continue %}{% endif %}"
+    "{% if i == 3 %}{% break %}{% endif %}{{ i }}{% endfor %}"
+)
+
 
 def render(source, messages=HELLO, *, special_tokens=(), **options):
     return (
@@ -42,8 +47,7 @@ def test_a_conversation_in_chatml():
         ('{{ {"b":1,"a":[2]} | tojson(indent=1) }}', '{\n "b": 1,\n "a": [\n  2\n ]\n}'),
         ('{{ {"b":1,"a":2} | tojson(separators=(",", ":"), sort_keys=True) }}', '{"a":2,"b":1}'),
         ("  {% if true %}\nx\n  {% endif %}\ny", "x\ny"),
-        ("{% for i in range(9) %}{% if i == 1 %}{% continue %}{% endif %}"
-         "{% if i == 3 %}{% break %}{% endif %}{{ i }}{% endfor %}", "02"),
+        (LOOP, "02"),
         ("a{% generation %}{{ messages[0].content }}{% endgeneration %}b", "ahellob"),
         ("{% set n = namespace(x=1) %}{% for i in [2, 3] %}{% set n.x = i %}{% endfor %}{{ n.x }}",
          "3"),
@@ -180,12 +184,12 @@ def test_parts_become_text_for_a_template_that_knows_text_only():
 
 
 def test_text_becomes_a_part_for_a_template_that_knows_parts_only():
-    source = "{% for p in messages[0].content %}{% if p.type == 'text' %}{{ p.text }}{% endif %}{% endfor %}"
+    source = "{% for p in messages[0].content %}{{ p.text if p.type == 'text' }}{% endfor %}"
     assert render(source) == "hello"
 
 
 def test_a_template_that_knows_both_gets_what_was_sent():
-    source = "{{ messages[0].content if messages[0].content is string else messages[0].content[0].text + '!' }}"
+    source = "{% set c = messages[0].content %}{{ c if c is string else c[0].text + '!' }}"
     assert render(source) == "hello"
     assert render(source, [{"role": "user", "content": [{"type": "text", "text": "a"}]}]) == "a!"
 

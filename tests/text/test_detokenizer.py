@@ -27,7 +27,7 @@ def stream(tokenizer, ids, skip_special_tokens=True):
 
 @pytest.mark.parametrize("skip", [True, False], ids=["skip_special", "show_special"])
 @pytest.mark.parametrize("name", TOKENIZERS)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_deltas_join_to_the_whole_decode(name, skip, data):
     tokenizer = TOKENIZERS[name]

@@ -3,6 +3,8 @@ import pytest
 from tokenmill.core.errors import InvalidRequest
 from tokenmill.text.messages import check_messages, check_objects
 
+BAD_PART = {"type": "text", "text": 1}
+
 
 @pytest.mark.parametrize(
     ("messages", "where"),
@@ -25,7 +27,7 @@ from tokenmill.text.messages import check_messages, check_objects
             r"messages\[0\]\.content\[0\]\.text is missing",
         ),
         (
-            [{"role": "user", "content": "a"}, {"role": "user", "content": [{"type": "text", "text": 1}]}],
+            [{"role": "user", "content": "a"}, {"role": "user", "content": [BAD_PART]}],
             r"messages\[1\]\.content\[0\]\.text is not a text",
         ),
         ([{"role": "assistant", "tool_calls": {}}], r"messages\[0\]\.tool_calls is not a list"),

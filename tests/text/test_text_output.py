@@ -57,3 +57,25 @@ def test_held_text_that_is_a_stop_at_the_finish_is_cut():
     output = TextOutput(tokenizer.detokenizer(), StopMatcher(["\ufffd"]))
     assert output.push(tokenizer.encode_ordinary("é")[0]) == StopOutcome("", None)
     assert output.finish() == StopOutcome("", "\ufffd")
+
+
+class FixedDetokenizer:
+    """Shows "a" for each token and holds the rest."""
+
+    def __init__(self, held):
+        self.held = held
+
+    def push(self, token_id):
+        return "a"
+
+    def peek(self):
+        return self.held
+
+    def flush(self):
+        held, self.held = self.held, ""
+        return held
+
+
+def test_text_of_the_token_is_shown_before_that_which_a_held_stop_cuts():
+    output = TextOutput(FixedDetokenizer("b\nc\ufffd"), StopMatcher(["\n"]))
+    assert output.push(0) == StopOutcome("ab", "\n")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import AddedToken, processors
+from tokenizers import AddedToken, normalizers, processors
 
 from support import tiny_tokenizers as tiny
 from tokenmill.core.errors import CorruptFile, InvalidPackage, InvalidRequest
@@ -139,6 +139,23 @@ def test_white_space_that_a_control_token_eats_is_eaten_around_forged_ones_too()
     assert tokenizer.encode_prompt([*spans, Span("<s>", False)])[:2] == tokenizer.encode_prompt(
         spans
     )
+
+
+def test_text_that_joins_with_a_control_token_to_another_stays_apart_from_it():
+    tokenizer = tiny.wrap(tiny.byte_level(special=("<s>", "<<s>")))
+    ids = tokenizer.encode_prompt([Span("<", False), Span("<s>", True)])
+    assert ids == [tokenizer.id_of("<"), tokenizer.id_of("<s>")]
+
+
+def test_text_that_a_normalizer_makes_a_control_token_stays_text():
+    native = tiny.byte_level(special=())
+    native.normalizer = normalizers.Lowercase()
+    native.add_special_tokens([AddedToken("<end>", special=True, normalized=True)])
+    tokenizer = tiny.wrap(native)
+    end = tokenizer.id_of("<end>")
+    assert tokenizer.encode("a<END>")[-1] == end
+    assert end not in tokenizer.encode_ordinary("a<END>")
+    assert tokenizer.decode(tokenizer.encode_ordinary("a<END>")) == "a<end>"
 
 
 def test_a_model_that_spells_a_control_token_by_itself_is_kept_from_it():

@@ -178,5 +178,6 @@ def _command(requirement: str, folder: Path) -> list[str] | None:
         if found := shutil.which(name):
             return [found, *arguments]
     if found := shutil.which("uv"):
-        return [found, "pip", "install", "--no-deps", "--target", str(folder), requirement]
+        target = ["--python", sys.executable, "--target", str(folder)]
+        return [found, "pip", "install", "--quiet", "--no-deps", *target, requirement]
     return None

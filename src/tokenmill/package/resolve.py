@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from tokenmill.core.errors import InvalidPackage, ModelNotFound
@@ -55,9 +55,8 @@ def resolve_model(
     if entry is not None:
         file = pull(entry, cache, offline=offline or not allow_pull, progress=progress)
         return import_file(file, cache, precision=precision, progress=progress)
-    imported = cache.imports / text
-    if _is_name(text) and imported.is_dir():
-        return imported
+    if any(entry.name == text for entry in _imports(cache)):
+        return cache.imports / text
     if hub.is_hub_id(text):
         directory = hub.fetch(text, cache, revision=revision, patterns=patterns, offline=offline)
         return _with_gguf(_only_package(directory), cache, precision, progress)
@@ -114,8 +113,12 @@ def _look(text: str) -> tuple[Path, bool, bool]:
         return Path(text), False, False
 
 
-def _is_name(text: str) -> bool:
-    return bool(text) and not text.startswith(".") and not set("/\\\0") & set(text)
+def _imports(cache: Cache) -> Iterator[Path]:
+    """Yields the directories that were imported before, whole ones only."""
+    if cache.imports.is_dir():
+        for path in cache.imports.iterdir():
+            if path.is_dir() and not path.name.startswith("."):
+                yield path
 
 
 def _only_package(directory: Path) -> Path:

@@ -187,7 +187,10 @@ def _prefix_token(tokenizer: Section, added: Mapping[str, int]) -> int | None:
         return None
     steps = [processor]
     if processor.get("type") == "Sequence":
-        steps = [step for step in processor.get("processors") or [] if isinstance(step, dict)]
+        listed = processor.get("processors")
+        steps = (
+            [step for step in listed if isinstance(step, dict)] if isinstance(listed, list) else []
+        )
     for step in steps:
         found = _template_prefix(step, added)
         if found is not None:

@@ -202,6 +202,6 @@ class StripStart(Stage):
             if piece[start] != self._content:
                 self._left = 0
                 break
-            pass
+            self._left -= 1
             start += 1
         return (piece[start:],)

@@ -8,7 +8,13 @@ from support.tiny_gguf import numpy_logits, write_tiny_gguf
 from tokenmill.backends.config import BackendConfig
 from tokenmill.backends.reference.forward import teacher_forced_logits
 from tokenmill.backends.select import open_backend
-from tokenmill.core.errors import CorruptFile, InvalidOption, InvalidPackage, UnsupportedModel
+from tokenmill.core.errors import (
+    CorruptFile,
+    InvalidOption,
+    InvalidPackage,
+    TokenmillError,
+    UnsupportedModel,
+)
 from tokenmill.core.rows import Logits, Row
 from tokenmill.package.gguf import importer
 from tokenmill.package.gguf.importer import import_gguf
@@ -117,7 +123,7 @@ def test_an_import_that_breaks_leaves_the_old_directory_intact(tmp_path, monkeyp
         raise OSError("the disk is full")
 
     monkeypatch.setattr(importer, "_sidecar", fail)
-    with pytest.raises(OSError, match="disk is full"):
+    with pytest.raises(TokenmillError, match="disk is full"):
         import_gguf(tmp_path / "tiny.gguf", tmp_path / "out", precision="fp32")
     assert (tmp_path / "out" / "model.onnx").read_bytes() == before
     assert sorted(p.name for p in tmp_path.iterdir()) == ["out", "tiny.gguf"]

@@ -93,7 +93,7 @@ class StepBinding:
 
     Attributes:
         ids: int64 [rows, width], to be filled in.
-        lengths: int32 [rows], each row's length with its new tokens, less one.
+        lengths: int32 [rows], each row's length with its new tokens and padding, less one.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class StepBinding:
         rows: range,
         width: int,
     ) -> None:
-        self._ports, self._width = ports, width
+        self._ports = ports
         self.device, self.device_id = slots.memory.device
         self.io = session.io_binding()
         self.ids = np.zeros((len(rows), width), np.int64)
@@ -129,22 +129,18 @@ class StepBinding:
             self.io.bind_input(past, self.device, self.device_id, dtype, shape, pointer)
             self.io.bind_output(present, self.device, self.device_id, dtype, shape, pointer)
 
-    def fill(self, chosen: list[int], logits: NDArray[Any], *, is_first: bool) -> None:
+    def fill(self, chosen: list[int], logits: NDArray[Any]) -> None:
         """Makes ready to run, once `ids` and `lengths` are set.
 
         Args:
             chosen: positions in [rows x width] that reach the head, where the graph cuts rows.
             logits: contiguous, where the result goes.
-            is_first: the rows have no past (ragged ones are padded on the right).
         """
-        total = max(int(self.lengths.max()) + 1, self._width)
+        total = int(self.lengths.max()) + 1
         self._total[...] = total
         ports = self._ports
         if ports.positions is not None:
-            if is_first:
-                self._positions[...] = np.arange(self._width)
-            else:
-                np.add(self.lengths[:, None], self._steps, out=self._positions)
+            np.add(self.lengths[:, None], self._steps, out=self._positions)
         if ports.mask is not None:
             mask = np.arange(total) <= self.lengths[:, None]
             self._mask = mask.astype(ports.mask_dtype)

@@ -107,21 +107,21 @@ class Stepper:
 
     def _call(self, first_row: int, rows: Sequence[CallRow], width: int) -> CallResult:
         binding = self._bindings.get(range(first_row, first_row + len(rows)), width)
-        has_past = rows[0].past > 0
         chosen: list[int] = []
         for i, row in enumerate(rows):
             count = len(row.tokens)
             self._slots.touch(first_row + i, row.past + width)
             binding.ids[i, :count] = row.tokens
             binding.ids[i, count:] = 0
-            # With a past the runtime takes no padding: what makes the width even is a token.
-            binding.lengths[i] = row.past + (width if has_past else count) - 1
+            # Padding counts as tokens that come later: nothing before them sees them, and the next
+            # call overwrites their state.
+            binding.lengths[i] = row.past + width - 1
             chosen.extend(i * width + offset for offset in row.offsets)
         if self._cuts_rows:
             logits = self._logits.take(len(chosen), self._vocab_size)
         else:
             logits = self._logits.take(len(rows), width, self._vocab_size)
-        binding.fill(chosen, logits, is_first=not has_past)
+        binding.fill(chosen, logits)
         began = perf_counter()
         try:
             self._session.run_with_iobinding(binding.io)

@@ -19,6 +19,15 @@ Bytes = NDArray[np.uint8]
 Floats = NDArray[np.float32]
 
 
+class BlockForm(NamedTuple):
+    """The shape of a matrix in blocks, without its contents."""
+
+    rows: int
+    columns: int
+    bits: int
+    block_size: int
+
+
 class Blocks(NamedTuple):
     """A matrix [rows, columns] in blocks along its columns.
 
@@ -35,6 +44,12 @@ class Blocks(NamedTuple):
     rest: Floats | None
     bits: int
     block_size: int
+
+    @property
+    def form(self) -> BlockForm:
+        """The shape."""
+        rows, columns = self.quants.shape
+        return BlockForm(rows, columns, self.bits, self.block_size)
 
     @property
     def centre(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +11,8 @@ from numpy.typing import NDArray
 from tokenmill.core.errors import InvalidPackage, UnsupportedModel
 from tokenmill.package.gguf.architectures import Architecture
 from tokenmill.package.gguf.metadata import Metadata, missing
+
+_MAX_CONTEXT = 1 << 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +97,13 @@ def read_geometry(architecture: Architecture, metadata: Metadata) -> Geometry:
     if epsilon is None:
         raise missing(f"{prefix}.attention.layer_norm_rms_epsilon")
     base = metadata.get_float(f"{prefix}.rope.freq_base")
+    base = 10000.0 if base is None else base
+    context_length = metadata.positive(f"{prefix}.context_length")
+    if context_length > _MAX_CONTEXT or not (0 < base < math.inf and 0 <= epsilon < 1):
+        raise InvalidPackage(
+            f"the GGUF file's '{prefix}' constants make no sense",
+            why=f"context {context_length}, rotary base {base:g}, norm epsilon {epsilon:g}",
+        )
     return Geometry(
         layers=metadata.positive(f"{prefix}.block_count"),
         hidden_size=hidden_size,
@@ -102,9 +112,9 @@ def read_geometry(architecture: Architecture, metadata: Metadata) -> Geometry:
         kv_heads=kv_heads,
         head_dim=head_dim,
         rope_dim=rope_dim,
-        rope_base=10000.0 if base is None else base,
+        rope_base=base,
         rope_factor=_linear_factor(prefix, metadata),
-        context_length=metadata.positive(f"{prefix}.context_length"),
+        context_length=context_length,
         norm_epsilon=epsilon,
         sliding_window=metadata.get_int(f"{prefix}.attention.sliding_window") or None,
     )
@@ -117,7 +127,7 @@ def _linear_factor(prefix: str, metadata: Metadata) -> float:
     if factor is None:
         factor = metadata.get_float(f"{prefix}.rope.scale_linear")
     if kind in (None, "none", "linear"):
-        return 1.0 if kind == "none" or not factor else factor
+        return 1.0 if kind == "none" or not factor or factor <= 0 else factor
     raise UnsupportedModel(
         f"the rotary scaling {kind!r} is not supported",
         why=f"'{prefix}.rope.scaling.type' may be 'none' or 'linear', or the file has a "

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tokenmill.package.gguf.blocks import Blocks, Floats, stack
+from tokenmill.package.gguf.blocks import BlockForm, Blocks, Floats, stack
 from tokenmill.package.gguf.external_data import ExternalData
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class GraphBuilder:
         self.initializers: list[TensorProto] = []
         self._data = data
         self._block_sums: dict[tuple[str, int], str] = {}
-        self._shared: dict[str, str] = {}
+        self._constants: set[str] = set()
 
     def node(
         self,
@@ -60,8 +60,8 @@ class GraphBuilder:
         """Adds a small int64 initializer inside the graph, once for each name."""
         from onnx import numpy_helper
 
-        if name not in self._shared:
-            self._shared[name] = name
+        if name not in self._constants:
+            self._constants.add(name)
             array = np.array(values, dtype=np.int64)
             self.initializers.append(numpy_helper.from_array(array, name))
         return name
@@ -100,47 +100,57 @@ class GraphBuilder:
         """Adds out = x @ blocks.T, with the correction for the blocks' rest."""
         quants = self.weight(f"{name}.weight", blocks.packed())
         scales = self.weight(f"{name}.scales", blocks.scales)
-        main = out if blocks.rest is None else f"{name}/main"
-        self.product_of(x, quants, scales, blocks, main)
-        if blocks.rest is not None:
-            self.correction(x, blocks, name, main, out)
+        self.stored_product(x, quants, scales, blocks.rest, blocks.form, name, out)
 
-    def product_of(self, x: str, quants: str, scales: str, blocks: Blocks, out: str) -> None:
-        """Adds the product with the blocks' quants and scales alone."""
-        rows, columns = blocks.quants.shape
+    def stored_product(
+        self,
+        x: str,
+        quants: str,
+        scales: str,
+        rest: Floats | None,
+        form: BlockForm,
+        name: str,
+        out: str,
+    ) -> None:
+        """Adds out = x @ blocks.T, with quants and scales that are initializers already."""
+        main = out if rest is None else f"{name}/main"
         self.node(
             "MatMulNBits",
             [x, quants, scales],
-            out,
+            main,
             MICROSOFT,
-            K=columns,
-            N=rows,
-            bits=blocks.bits,
-            block_size=blocks.block_size,
+            K=form.columns,
+            N=form.rows,
+            bits=form.bits,
+            block_size=form.block_size,
             accuracy_level=_ACCURACY_LEVEL,
         )
+        if rest is None:
+            return
+        # The rest is constant within a block, so its product needs the sums of x only. Reshape
+        # and ReduceSum cost less than a product with a matrix of ones, and their bits do not
+        # depend on the other rows.
+        sums = self._sums_of(x, form)
+        correction = f"{name}/correction"
+        self.node("MatMul", [sums, self.weight(f"{name}.rest", rest.T)], correction)
+        self.node("Add", [main, correction], out)
 
-    def correction(self, x: str, blocks: Blocks, name: str, main: str, out: str) -> None:
-        """Adds out = main + (block sums of x) @ rest.T."""
-        assert blocks.rest is not None, "the caller has checked that there is a rest"
-        size, columns = blocks.block_size, blocks.quants.shape[1]
-        sums = self._block_sums.get((x, size))
-        if sums is None:
-            # A product with zeros and ones: one small operator, and rows do not affect each other.
-            sums = self._block_sums[x, size] = f"{x}/block_sums_{size}"
-            self.node("MatMul", [x, self._summing_matrix(columns, size)], sums)
-        rest = self.weight(f"{name}.rest", blocks.rest.T)
-        self.node("MatMul", [sums, rest], f"{out}/correction")
-        self.node("Add", [main, f"{out}/correction"], out)
-
-    def _summing_matrix(self, columns: int, size: int) -> str:
-        """Returns the matrix [columns, blocks] that adds up each block of a row."""
-        name = f"block_sums_{columns}_{size}"
-        if name not in self._shared:
-            matrix = np.zeros((columns, columns // size), np.float32)
-            matrix[np.arange(columns), np.arange(columns) // size] = 1
-            self._shared[name] = self.weight(name, matrix)
-        return self._shared[name]
+    def _sums_of(self, x: str, form: BlockForm) -> str:
+        """Returns the block sums of x, [batch, sequence, blocks], computed once for each x."""
+        key = (x, form.block_size)
+        if key not in self._block_sums:
+            blocks = form.columns // form.block_size
+            shape = self.constant(
+                f"blocks_{blocks}x{form.block_size}", [0, 0, blocks, form.block_size]
+            )
+            split = self.node("Reshape", [x, shape], f"{x}/blocks_{form.block_size}")
+            self._block_sums[key] = self.node(
+                "ReduceSum",
+                [split, self.constant("last_axis", [-1])],
+                f"{x}/block_sums_{form.block_size}",
+                keepdims=0,
+            )
+        return self._block_sums[key]
 
 
 def can_stack(parts: Sequence[Matrix]) -> bool:
@@ -161,3 +171,15 @@ def stack_matrices(parts: Sequence[Matrix]) -> Matrix:
     if blocks:
         return stack(blocks)
     return np.concatenate([part for part in parts if not isinstance(part, Blocks)])
+
+
+def stack_biases(biases: Sequence[Floats | None], sizes: Sequence[int]) -> Floats | None:
+    """Puts biases of these sizes after one another; None counts as zeros, all None as None."""
+    if all(bias is None for bias in biases):
+        return None
+    return np.concatenate(
+        [
+            np.zeros(size, np.float32) if bias is None else bias
+            for bias, size in zip(biases, sizes, strict=True)
+        ]
+    )

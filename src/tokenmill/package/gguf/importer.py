@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import shutil
-import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tokenmill.core.errors import InvalidPackage
+from tokenmill.core.errors import InvalidPackage, TokenmillError
 from tokenmill.package.gguf.architectures import Architecture, find_architecture
-from tokenmill.package.gguf.decoder import EMBEDDING, DecoderBuilder
+from tokenmill.package.gguf.atomic_directory import replaced_directory
+from tokenmill.package.gguf.decoder import DecoderBuilder
 from tokenmill.package.gguf.documents import (
     chat_templates,
     genai_config,
@@ -24,6 +21,7 @@ from tokenmill.package.gguf.documents import (
     special_tokens,
     tokenizer_config,
 )
+from tokenmill.package.gguf.embedding import EMBEDDING
 from tokenmill.package.gguf.external_data import ExternalData
 from tokenmill.package.gguf.geometry import Geometry, read_geometry
 from tokenmill.package.gguf.metadata import Metadata
@@ -69,13 +67,21 @@ def import_gguf(
         UnsupportedModel: a sound file that needs something that is not supported.
         InvalidPackage: tensors or keys are missing, surplus or contradictory.
         InvalidOption: an unknown precision.
+        TokenmillError: the destination cannot be written.
     """
     chosen = Precision.parse(precision)
     report = progress or (lambda stage, done, total: None)
     plan = _plan(read_gguf(source))
     digest = _sha256(source, report)
-    with _replaced(destination) as directory:
-        _write(directory, plan, chosen, digest, report)
+    try:
+        with replaced_directory(destination) as directory:
+            _write(directory, plan, chosen, digest, report)
+    except OSError as error:
+        raise TokenmillError(
+            f"cannot import {source.name} into {destination}",
+            why=error.strerror or str(error),
+            fix="Check that the place is writable and has room for the model",
+        ) from error
     return destination
 
 
@@ -112,7 +118,7 @@ def _write(
     with (directory / "model.onnx.data").open("wb") as file:
         data = ExternalData(file, "model.onnx.data")
         model = DecoderBuilder(plan.architecture, plan.geometry, weights, data, report).build()
-    _write_bytes(directory / "model.onnx", model.SerializeToString())
+    (directory / "model.onnx").write_bytes(model.SerializeToString())
     sampling = sampling_defaults(plan.metadata)
     template, named = chat_templates(plan.metadata)
     vocabulary, geometry = plan.vocabulary, plan.geometry
@@ -129,12 +135,24 @@ def _write(
         ),
     }
     if template is not None:
-        _write_bytes(directory / "chat_template.jinja", template.encode())
+        (directory / "chat_template.jinja").write_text(template, encoding="utf-8")
     for name, document in documents.items():
-        text = json.dumps(
-            document, ensure_ascii=False, indent=None if name == "tokenizer.json" else 2
-        )
-        _write_bytes(directory / name, text.encode())
+        indent = None if name == "tokenizer.json" else 2
+        text = json.dumps(document, ensure_ascii=False, indent=indent)
+        if name == "tokenizer.json":
+            _check_tokenizer(text)
+        (directory / name).write_text(text, encoding="utf-8")
+
+
+def _check_tokenizer(text: str) -> None:
+    from tokenizers import Tokenizer
+
+    try:
+        Tokenizer.from_str(text)
+    except Exception as error:  # the library raises nothing narrower
+        raise InvalidPackage(
+            "the GGUF file's vocabulary does not make a tokenizer", why=str(error)
+        ) from error
 
 
 def _sidecar(
@@ -165,10 +183,6 @@ def _sidecar(
     }
 
 
-def _write_bytes(path: Path, data: bytes) -> None:
-    path.write_bytes(data)
-
-
 def _sha256(path: Path, report: Progress) -> str:
     total, done, digest = path.stat().st_size, 0, hashlib.sha256()
     with path.open("rb") as file:
@@ -177,34 +191,3 @@ def _sha256(path: Path, report: Progress) -> str:
             done += len(chunk)
             report("hash", done, total)
     return digest.hexdigest()
-
-
-@contextmanager
-def _replaced(destination: Path) -> Iterator[Path]:
-    """Gives a temporary sibling that takes the destination's place when all went well."""
-    destination.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(
-        tempfile.mkdtemp(prefix=f".{destination.name}.", suffix=".partial", dir=destination.parent)
-    )
-    try:
-        temporary.chmod(0o755)
-        yield temporary
-        _swap(temporary, destination)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-
-
-def _swap(new: Path, destination: Path) -> None:
-    if not destination.exists():
-        os.rename(new, destination)
-        return
-    # A directory that is not empty cannot be renamed over: the old one steps aside, and comes
-    # back if the new one cannot take its place.
-    aside = new.with_suffix(".old")
-    os.rename(destination, aside)
-    try:
-        os.rename(new, destination)
-    except OSError:
-        os.rename(aside, destination)
-        raise
-    shutil.rmtree(aside, ignore_errors=True)

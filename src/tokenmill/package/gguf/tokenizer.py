@@ -150,18 +150,16 @@ def merges_from_scores(vocabulary: Vocabulary, scores: list[float]) -> list[list
     ids = {
         token: index
         for index, token in enumerate(vocabulary.tokens)
-        if vocabulary.types[index] in (TokenType.NORMAL, TokenType.USER_DEFINED, TokenType.UNUSED)
+        if vocabulary.types[index] is TokenType.NORMAL
     }
-    ranked: list[tuple[float, int, int, str, str]] = []
+    ranked: list[tuple[float, int, int, int, str, str]] = []
     for token, index in ids.items():
-        if vocabulary.types[index] is not TokenType.NORMAL:
-            continue
         for cut in range(1, len(token)):
             left, right = ids.get(token[:cut]), ids.get(token[cut:])
             if left is not None and right is not None:
-                ranked.append((-scores[index], left, right, token[:cut], token[cut:]))
+                ranked.append((-scores[index], index, left, right, token[:cut], token[cut:]))
     ranked.sort()
-    return [[left, right] for _, _, _, left, right in ranked]
+    return [[left, right] for *_, left, right in ranked]
 
 
 def _added(metadata: Metadata, vocabulary: Vocabulary, bos_default: bool) -> tuple[bool, bool]:

