@@ -1,6 +1,6 @@
+import fcntl
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
@@ -63,22 +63,23 @@ def test_a_new_directory_that_fails_leaves_nothing(tmp_path):
     assert list(target.parent.iterdir()) == []
 
 
-def test_a_lock_keeps_a_second_holder_out(tmp_path):
-    cache, order, waiting = Cache(tmp_path), [], threading.Event()
+def is_held(cache, name):
+    with (cache.root / "locks" / f"{name}.lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        return False
 
-    def second():
-        waiting.set()
-        with cache.lock("thing"):
-            order.append("second")
 
-    thread = threading.Thread(target=second)
+def test_a_lock_keeps_others_out_of_that_name_only(tmp_path):
+    cache = Cache(tmp_path)
+    with cache.lock("another"):
+        pass
     with cache.lock("thing"):
-        thread.start()
-        waiting.wait()
-        with cache.lock("another"):
-            order.append("first")
-    thread.join()
-    assert order == ["first", "second"]
+        assert is_held(cache, "thing")
+        assert not is_held(cache, "another")
+    assert not is_held(cache, "thing")
 
 
 def test_a_lock_ends_with_the_process_that_held_it(tmp_path):

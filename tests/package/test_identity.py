@@ -42,10 +42,11 @@ def test_a_change_to_any_weight_is_another_model(tmp_path, external):
     seen = {first}
     for tensor in graph.initializers:
         path = tmp_path / (tensor.location or "model.onnx")
-        flip(path, tensor.offset)
-        seen.add(fingerprint_of(read_onnx(tmp_path / "model.onnx"), ()))
-        flip(path, tensor.offset)
-    assert len(seen) == len(graph.initializers) + 1
+        for offset in (tensor.offset, tensor.offset + tensor.nbytes - 1):
+            flip(path, offset)
+            seen.add(fingerprint_of(read_onnx(tmp_path / "model.onnx"), ()))
+            flip(path, offset)
+    assert len(seen) == 2 * len(graph.initializers) + 1
     assert fingerprint_of(graph, ()) == first
 
 

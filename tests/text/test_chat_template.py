@@ -99,6 +99,11 @@ def test_a_syntax_error_names_its_line():
         render("a\nb\n{% endfor %}")
 
 
+def test_a_fault_that_only_pythons_compiler_finds_is_a_template_error():
+    with pytest.raises(TemplateError, match="does not compile"):
+        render("{% for i in [1] %}{% macro m() %}{% break %}{% endmacro %}{% endfor %}")
+
+
 def test_a_refusal_shows_the_templates_own_words():
     source = "{{ raise_exception('roles must alternate') }}"
     with pytest.raises(TemplateError, match="refuses this conversation: roles must alternate"):
@@ -120,6 +125,7 @@ def test_a_failure_names_its_line():
         "{% set n = namespace(_x=1) %}",
         "{% set n = namespace() %}{% set n['_x'] = 1 %}{% set n._x = 1 %}",
         "{{ dict.__init__.__globals__ }}",
+        "{{ dict.update(messages[0], {'a': 1}) }}",
         "{{ 'a' * 10000000 }}",
         "{{ 10 ** 100000 }}",
         "{% for i in range(1000000) %}{% endfor %}",
@@ -134,13 +140,18 @@ def test_the_sandbox_stops(source):
 def test_a_template_cannot_write_without_end(monkeypatch):
     monkeypatch.setattr("tokenmill.text.chat_template.MAX_RENDERED", 1000)
     with pytest.raises(TemplateError, match="more than 1000 characters"):
-        render("{% for i in range(90000) %}{{ 'abcdefgh' * 1000 }}{% endfor %}")
+        render("{% for i in range(900) %}{{ 'abcdefgh' }}{% endfor %}{{ raise_exception('late') }}")
 
 
 def test_the_final_message_is_left_open_to_continue():
     messages = [*HELLO, {"role": "assistant", "content": "Well, "}]
     text = render(CHATML, messages, continue_final_message=True)
     assert text == "<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\nWell, "
+
+
+def test_what_is_continued_gets_no_generation_prompt():
+    source = "{{ add_generation_prompt }}{{ messages[0].content }}"
+    assert render(source, continue_final_message=True) == "Falsehello"
 
 
 def test_continuing_where_the_template_trims():
@@ -168,6 +179,8 @@ def test_continuing_what_the_template_does_not_show_is_refused():
 def test_own_variables_cannot_be_overridden():
     with pytest.raises(InvalidRequest, match="'messages'"):
         render("", variables={"messages": []})
+    with pytest.raises(InvalidRequest, match="variables are not an object"):
+        render("", variables=["x"])
 
 
 def test_parts_become_text_for_a_template_that_knows_text_only():

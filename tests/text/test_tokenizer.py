@@ -193,6 +193,9 @@ def test_decode_shows_control_tokens_only_when_asked():
     assert tokenizer.decode(ids, skip_special_tokens=False) == "a<|im_end|>"
     assert tokenizer.decode([]) == ""
     assert tokenizer.decode([10**6]) == ""
+    for wrong in (-1, 2**40):
+        with pytest.raises(InvalidRequest, match="negative or has more than 32 bits"):
+            tokenizer.decode([1, wrong])
 
 
 def test_token_bytes_of_each_kind():

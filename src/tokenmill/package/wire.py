@@ -15,7 +15,7 @@ VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 """Wire types. 3 and 4, the groups of old, do not occur in ONNX."""
 
 _WIDTHS = {FIXED64: 8, FIXED32: 4}
-_MAX_FIELDS = 10_000_000
+_MAX_FIELDS = 5_000_000
 
 
 class WireError(Exception):

@@ -85,7 +85,11 @@ class ChatTemplate:
         """
         chat = [_alias_reasoning(message) for message in check_messages(messages)]
         chat = adapt_content(chat, self._content_form)
-        extra = plain(variables or {})
+        extra = plain({} if variables is None else variables)
+        if not isinstance(extra, dict):
+            raise InvalidRequest(
+                "the template variables are not an object", fix="Send names and values"
+            )
         if taken := _OWN_VARIABLES & extra.keys():
             raise InvalidRequest(
                 f"the template variable {min(taken)!r} cannot be set", fix="It has its own argument"
@@ -166,7 +170,7 @@ class ChatTemplate:
             line = _line_of(error.__traceback__)
             raise TemplateError(
                 f"the chat template {self.name!r} failed",
-                why=f"{f'line {line}: ' if line else ''}{error or type(error).__name__}",
+                why=f"{f'line {line}: ' if line else ''}{str(error) or type(error).__name__}",
                 fix="Check the messages, or correct the template",
             ) from error
         if length > MAX_RENDERED:

@@ -177,10 +177,20 @@ class Tokenizer:
         Args:
             ids: of one output, all of them: a part may decode to other text than it adds.
             skip_special_tokens: leave out control tokens.
+
+        Raises:
+            InvalidRequest: an id is negative or has more than 32 bits.
         """
         if not ids:
             return ""
-        return str(self._native.decode(list(ids), skip_special_tokens=skip_special_tokens))
+        try:
+            return str(self._native.decode(list(ids), skip_special_tokens=skip_special_tokens))
+        except OverflowError as error:
+            raise InvalidRequest(
+                "the ids cannot be decoded",
+                why="one is negative or has more than 32 bits",
+                fix=f"Send ids from 0 to {self.vocab_size - 1}",
+            ) from error
 
     def detokenizer(self, skip_special_tokens: bool = True) -> Detokenizer:
         """Returns a fresh detokenizer whose texts join to what `decode` gives."""
