@@ -27,6 +27,7 @@ class TinySpec:
         position_ids: the graph takes them as an input.
         external: weights go to `model.onnx.data`.
         logits_dtype: of the graph's output.
+        window: tokens that attention looks back at; -1 for all.
         soft_cap: logits are capped by tanh, as some decoders do.
     """
 
@@ -46,6 +47,7 @@ class TinySpec:
     external: bool = False
     logits_dtype: str = "float32"
     soft_cap: bool = False
+    window: int = -1
     context: int = 256
     seed: int = 0
 
@@ -211,6 +213,7 @@ def _attention(
         num_heads=spec.heads,
         kv_num_heads=spec.kv_heads,
         do_rotary=1,
+        local_window_size=spec.window,
     )
     w = g.random(spec.heads * spec.head_dim, spec.hidden)
     return g.product(out, w, spec.bits, spec.correction)

@@ -24,6 +24,7 @@ SPECS = {
     "position ids": TinySpec(position_ids=True),
     "half logits": TinySpec(logits_dtype="float16"),
     "soft cap": TinySpec(soft_cap=True),
+    "sliding window": TinySpec(window=20),
 }
 every_form = pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS.keys())
 
@@ -170,6 +171,18 @@ def test_decoding_agrees_with_the_reference(open_tiny: OpenBackend, form: str) -
     parts += [step(backend, sequence, [token]) for token in tokens[20:]]
     tolerance = 2e-3 if spec.logits_dtype == "float16" else 1e-5
     assert np.abs(np.concatenate(parts) - expected).max() < tolerance
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 10])
+def test_e23_a_sliding_window_does_not_depend_on_chunks(open_tiny: OpenBackend, chunk: int) -> None:
+    spec, tokens = TinySpec(window=4), random_tokens(10)
+    backend, reference = open_tiny(spec=spec), open_tiny("reference", spec)
+    sequence = backend.open()
+    for start in range(0, 10, chunk):
+        logits = step(backend, sequence, tokens[start : start + chunk])
+    assert np.abs(logits[0] - solo(reference, [], tokens)[-1]).max() < 1e-5
+    unlimited = solo(open_tiny(), [], tokens)[-1]
+    assert np.abs(logits[0] - unlimited).max() > 1e-3
 
 
 def test_quantised_prefill_agrees_with_the_reference_bit_for_bit(open_tiny: OpenBackend) -> None:
