@@ -8,7 +8,7 @@ from tokenizers import Tokenizer
 from support.tiny_gguf import sentence_piece_vocabulary, vocabulary
 from tokenmill.core.errors import InvalidPackage, UnsupportedModel
 from tokenmill.package.gguf.metadata import Metadata
-from tokenmill.package.gguf.tokenizer import build_tokenizer
+from tokenmill.package.gguf.tokenizer import build_tokenizer, merges_from_scores
 from tokenmill.package.gguf.vocabulary import read_vocabulary
 
 PREFIX = "tokenizer.ggml."
@@ -97,6 +97,13 @@ def test_a_file_that_does_not_say_how_to_split_gets_a_warning():
 def test_merges_follow_the_scores():
     pieces = loaded(sentence_piece()).encode("the hello").tokens
     assert pieces == ["\u2581the", "\u2581", "he", "l", "lo"]
+
+
+def test_the_best_score_merges_first():
+    metadata = sentence_piece()
+    _, scores, _ = sentence_piece_vocabulary()
+    merges = merges_from_scores(read_vocabulary(metadata, 288), scores)
+    assert merges == [["\u2581", "t"], ["h", "e"], ["\u2581t", "he"], ["l", "o"]]
 
 
 def test_characters_without_a_token_become_bytes():
