@@ -45,8 +45,11 @@ def row_fault(row: Row, length: int, max_context: int, vocab_size: int) -> Token
             why=f"{length} are there, {n} are new, and the context holds {max_context}",
             fix="Shorten the prompt or raise max_context",
         )
-    tokens = np.asarray(row.tokens)
-    low, high = int(tokens.min()), int(tokens.max())
+    if n == 1:  # decoding, where NumPy's own calls would be most of the time
+        low = high = int(row.tokens[0])
+    else:
+        tokens = np.asarray(row.tokens)
+        low, high = int(tokens.min()), int(tokens.max())
     if low < 0 or high >= vocab_size:
         return InvalidRequest(
             f"token id {low if low < 0 else high} does not exist",

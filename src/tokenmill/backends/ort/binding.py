@@ -114,7 +114,7 @@ class StepBinding:
         self._steps = np.arange(1 - width, 1)
         self._mask: NDArray[Any] | None = None
         self._chosen: NDArray[np.int64] | None = None
-        self._logits: NDArray[Any] | None = None
+        self._logits: tuple[int, tuple[int, ...]] | None = None
         for name, array in (
             (ports.ids, self.ids),
             (ports.lengths, self.lengths),
@@ -151,15 +151,10 @@ class StepBinding:
                 self._bind_input(ports.chosen, self._chosen)
             else:
                 self._chosen[:] = chosen
-        if (
-            self._logits is None
-            or self._logits.shape != logits.shape
-            or self._logits.ctypes.data != logits.ctypes.data
-        ):
-            self._logits = logits
-            self.io.bind_output(
-                ports.logits, "cpu", 0, logits.dtype.type, logits.shape, logits.ctypes.data
-            )
+        address = logits.__array_interface__["data"][0]
+        if self._logits != (address, logits.shape):
+            self._logits = (address, logits.shape)
+            self.io.bind_output(ports.logits, "cpu", 0, logits.dtype.type, logits.shape, address)
 
     def _bind_input(self, name: str, array: NDArray[Any]) -> None:
         self.io.bind_input(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
