@@ -3,6 +3,7 @@ import threading
 import numpy as np
 import pytest
 
+from support import tiny_tokenizers
 from support.scripted import ScriptedBackend, byte_tokenizer, reply, scripted_package
 from tokenmill.core.errors import (
     BackendError,
@@ -80,6 +81,18 @@ def test_e5_an_end_token_is_counted_once_and_not_shown(load):
     assert result.token_ids == (65, 66)
     assert (result.finish_reason, result.reason) == ("stop", FinishReason.EOS)
     assert (result.text, result.usage.completion_tokens) == ("AB", 3)
+
+
+def test_a_stop_on_a_byte_token_ends_with_that_token(tmp_path):
+    tokenizer = tiny_tokenizers.wrap(tiny_tokenizers.byte_fallback())
+    ids = [tokenizer.id_of(piece) for piece in ("a", "<0x0A>", "b")]
+    backend = ScriptedBackend(reply(1, ids), vocab_size=tokenizer.vocab_size)
+    package = scripted_package(tmp_path, vocab_size=tokenizer.vocab_size)
+    model = LoadedModel(package, tokenizer, backend)
+    result = ask(model, [ids[0]], stop=Stop(texts=("\n",)), limits=Limits(9)).result()
+    model.close()
+    assert (result.text, result.finish_reason) == ("a", "stop")
+    assert result.token_ids == tuple(ids[:2])
 
 
 def test_ignore_eos_goes_on(load):

@@ -8,6 +8,7 @@ from tokenmill.core.events import FinishReason, Usage
 from tokenmill.engine.prepare import PreparedRequest
 from tokenmill.text.detokenizer import Detokenizer
 from tokenmill.text.stop_text import StopMatcher
+from tokenmill.text.text_output import TextOutput
 
 
 class Emission(NamedTuple):
@@ -35,8 +36,9 @@ class Output:
     def __init__(self, prepared: PreparedRequest, detokenizer: Detokenizer | None) -> None:
         stop = prepared.request.stop
         self._prepared = prepared
-        self._detokenizer = detokenizer
-        self._stop_matcher = StopMatcher(stop.texts, include_stop=stop.include)
+        self._text: TextOutput | None = None
+        if detokenizer is not None:
+            self._text = TextOutput(detokenizer, StopMatcher(stop.texts, include_stop=stop.include))
         self._shows_stop_ids = stop.include
         self.num_tokens = 0
 
@@ -50,26 +52,18 @@ class Output:
         self.num_tokens += 1
         if token in self._prepared.end_ids:
             return Emission(self.flush(), (), FinishReason.EOS)
-        shown = (token,)
-        if token in self._prepared.stop_ids:
-            text = self._decode(token) if self._shows_stop_ids else ""
-            return Emission(self._match(text)[0] + self.flush(), shown, FinishReason.STOP)
-        text, stopped = self._match(self._decode(token))
-        if stopped:
-            return Emission(text, shown, FinishReason.STOP)
+        is_stop_id = token in self._prepared.stop_ids
+        text, stopped = "", None
+        if self._text is not None and (self._shows_stop_ids or not is_stop_id):
+            text, stopped = self._text.push(token)
+        if stopped is not None:
+            return Emission(text, (token,), FinishReason.STOP)
+        if is_stop_id:
+            return Emission(text + self.flush(), (token,), FinishReason.STOP)
         if self.num_tokens < self._prepared.max_tokens:
-            return Emission(text, shown, None)
-        return Emission(text + self.flush(), shown, self._prepared.limited_by)
+            return Emission(text, (token,), None)
+        return Emission(text + self.flush(), (token,), self._prepared.limited_by)
 
     def flush(self) -> str:
         """Returns what was held back; the output has ended."""
-        rest = self._detokenizer.flush() if self._detokenizer else ""
-        text, stopped = self._match(rest)
-        return text if stopped else text + self._stop_matcher.flush()
-
-    def _decode(self, token: int) -> str:
-        return self._detokenizer.push(token) if self._detokenizer else ""
-
-    def _match(self, text: str) -> tuple[str, bool]:
-        outcome = self._stop_matcher.push(text)
-        return outcome.text, outcome.stopped is not None
+        return self._text.finish().text if self._text is not None else ""
