@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from types import TracebackType
 from typing import Any, TypedDict, Unpack, cast, overload
 
@@ -19,7 +18,7 @@ from tokenmill.engine.model import EngineConfig, LoadedModel
 from tokenmill.engine.streams import RequestStream
 from tokenmill.package.cache import Cache
 from tokenmill.package.model_package import GenerationDefaults, ModelPackage
-from tokenmill.package.resolve import resolve_model
+from tokenmill.package.resolve import resolve_with_options
 from tokenmill.text.tokenizer import Tokenizer
 
 
@@ -91,7 +90,7 @@ class LLM:
                 "state_dir is not supported", why="this version keeps no state beyond the process"
             )
         cache = Cache.at(values["cache_dir"])
-        directory = find_model(os.fspath(model), values, cache)
+        directory = resolve_with_options(os.fspath(model), cache, values)
         self._model = LoadedModel.load(directory, engine_config(values, cache))
 
     @property
@@ -217,19 +216,6 @@ class LLM:
             for stream in streams:
                 stream.cancel()
             raise
-
-
-def find_model(model: str, values: Mapping[str, Any], cache: Cache, **more: Any) -> Path:
-    """Returns the directory of a model named at a door; see `package.resolve.resolve_model`."""
-    return resolve_model(
-        model,
-        cache,
-        revision=values["revision"],
-        patterns=values["files"] or None,
-        offline=values["offline"],
-        precision=values["precision"],
-        **more,
-    )
 
 
 def engine_config(values: Mapping[str, Any], cache: Cache) -> EngineConfig:

@@ -189,19 +189,11 @@ def _settings(model_options: dict[str, Any]) -> tuple[dict[str, Any], Cache]:
 
 
 def _find(model: str, model_options: dict[str, Any]) -> Path:
-    from tokenmill.package.resolve import resolve_model
+    from tokenmill.package.resolve import resolve_with_options
 
     values, cache = _settings(model_options)
     with progress_bar() as report:
-        return resolve_model(
-            model,
-            cache,
-            revision=values["revision"],
-            patterns=values["files"] or None,
-            offline=values["offline"],
-            precision=values["precision"],
-            progress=report,
-        )
+        return resolve_with_options(model, cache, values, report)
 
 
 def _load(model: str, model_options: dict[str, Any]) -> LLM:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from tokenmill.core.errors import InvalidPackage, ModelNotFound
 from tokenmill.package import hub
@@ -61,6 +62,21 @@ def resolve_model(
         directory = hub.fetch(text, cache, revision=revision, patterns=patterns, offline=offline)
         return _with_gguf(_only_package(directory), cache, precision, progress)
     raise _not_found(text)
+
+
+def resolve_with_options(
+    text: str, cache: Cache, options: Mapping[str, Any], progress: Progress | None = None
+) -> Path:
+    """Does `resolve_model` with the resolved options of the scope MODEL, as every door has them."""
+    return resolve_model(
+        text,
+        cache,
+        revision=options["revision"],
+        patterns=options["files"] or None,
+        offline=options["offline"],
+        precision=options["precision"],
+        progress=progress,
+    )
 
 
 def import_file(
