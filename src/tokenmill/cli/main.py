@@ -22,12 +22,31 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="tokenmill",
-    help="Runs generative ONNX models.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from tokenmill import __version__
+
+        print(f"tokenmill {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def common(
+    *,
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Show the version.", callback=_print_version, is_eager=True),
+    ] = False,
+) -> None:
+    """Runs generative ONNX models."""
+
 
 _MODEL_HELP = "A directory, a .gguf file, a catalogue name or a hub id (org/name)."
 ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help=_MODEL_HELP)]

@@ -20,6 +20,7 @@ from tokenmill.backends.graph.ports import DecoderPorts
 from tokenmill.backends.graph.rewrite import REWRITER_VERSION, rewrite
 from tokenmill.backends.ort.binding import StepPorts, step_ports
 from tokenmill.backends.ort.calls import PlannedRow, plan_calls
+from tokenmill.backends.ort.huge_pages import HugePages
 from tokenmill.backends.ort.pages import LAYOUT, check_block, export_block
 from tokenmill.backends.ort.sequences import SequenceTable
 from tokenmill.backends.ort.session import open_session
@@ -38,6 +39,9 @@ from tokenmill.core.ids import Fingerprint, SequenceId
 from tokenmill.core.pages import PageBlock, PageHandle, StateBlock
 from tokenmill.core.rows import Row, RowOutput, StepResult, StepTimings
 from tokenmill.package.model_package import ModelPackage, Role, StateLayout
+
+_STEPS_BEFORE_HUGE_PAGES = 256
+"""A model that answers one question is done by then."""
 
 _FEATURES = frozenset({"fork", "logits_all"})
 
@@ -85,6 +89,8 @@ class OrtBackend:
         self._sequences = SequenceTable(self._slots)
         self._vocab_size = package.vocab_size
         self._is_shut_down = False
+        self._huge_pages = HugePages()
+        self._steps_until_huge_pages = _STEPS_BEFORE_HUGE_PAGES
         self.limits = BackendLimits(
             max_rows=config.max_rows,
             max_context=max_context,
@@ -161,6 +167,9 @@ class OrtBackend:
             for i, logits in zip(members, result.logits, strict=True):
                 outputs[i] = RowOutput(logits=logits)
                 states[i].pending = len(rows[i].tokens)
+        self._steps_until_huge_pages -= 1
+        if self._steps_until_huge_pages == 0:
+            self._huge_pages.start()
         timings = StepTimings(perf_counter() - began, compute, num_calls)
         return StepResult([outputs[i] for i in range(len(rows))], timings)
 
@@ -227,6 +236,7 @@ class OrtBackend:
     def shutdown(self) -> None:
         """See `DecodeBackend.shutdown`. A second call does nothing."""
         if not self._is_shut_down:
+            self._huge_pages.stop()
             self._sequences.close_all()
             self._is_shut_down = True
             del self._stepper
