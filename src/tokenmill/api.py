@@ -8,15 +8,17 @@ from types import TracebackType
 from typing import Any, TypedDict, Unpack, cast, overload
 
 from tokenmill.backends.base import BackendLimits
-from tokenmill.backends.config import BackendConfig, Provider
+from tokenmill.backends.config import BackendConfig
 from tokenmill.core.errors import InvalidOption, InvalidRequest, Unsupported
 from tokenmill.core.events import GenerateEvent, GenerateResult
 from tokenmill.core.options import Scope, read_config_file, resolve
+from tokenmill.core.provider import parse_provider
 from tokenmill.core.request import Chat, GenerateRequest, Limits, Message, Stop
 from tokenmill.core.sampling_params import SamplingParams
 from tokenmill.engine.model import EngineConfig, LoadedModel
 from tokenmill.engine.streams import RequestStream
 from tokenmill.package.cache import Cache
+from tokenmill.package.load_options import load_options
 from tokenmill.package.model_package import GenerationDefaults, ModelPackage
 from tokenmill.package.resolve import resolve_with_options
 from tokenmill.text.tokenizer import Tokenizer
@@ -32,7 +34,10 @@ class ModelOptions(TypedDict, total=False):
     max_rows: int
     max_context: int | None
     prefill_tokens: int
+    prefill_stretch: float
     precision: str
+    variant: str | None
+    lossy: bool
     revision: str | None
     files: str | Sequence[str]
     offline: bool
@@ -231,22 +236,9 @@ def engine_config(values: Mapping[str, Any], cache: Cache) -> EngineConfig:
             cache_dir=cache.graphs,
         ),
         prefill_tokens=values["prefill_tokens"],
+        prefill_stretch=values["prefill_stretch"],
+        load_options=load_options(values),
     )
-
-
-def parse_provider(text: str) -> Provider:
-    """Reads "NAME" or "NAME|option=value|...".
-
-    Raises:
-        InvalidOption: a part without "=", or no name.
-    """
-    name, *parts = text.split("|")
-    pairs = [part.partition("=") for part in parts]
-    if not name or not all(key and equals for key, equals, _ in pairs):
-        raise InvalidOption(
-            f"ep is {text!r}", why="a provider is written NAME or NAME|option=value|..."
-        )
-    return Provider(name, {key: value for key, _, value in pairs})
 
 
 def build_request(

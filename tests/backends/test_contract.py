@@ -1,4 +1,4 @@
-"""The backend contract, over both backends."""
+"""The backend contract, over all backends and layouts of state."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from support.decoding import random_tokens, solo, step
+from support.decoding import LogitsArray, feed, random_tokens, solo, step
+from support.layouts import KINDS
 from tokenmill.backends.base import DecodeBackend, EncoderState
 from tokenmill.core.errors import (
+    BackendError,
     Cancelled,
     Closed,
     ContextLengthExceeded,
@@ -23,10 +25,139 @@ from tokenmill.core.rows import Argmax, Logits, Row, Splice
 
 OpenBackend = Callable[..., DecodeBackend]
 
-both = pytest.mark.parametrize("name", ["ort", "reference"])
+every_kind = pytest.mark.parametrize("name", KINDS)
 
 
-@both
+def near(found: LogitsArray, expected: LogitsArray, *, exact: bool) -> bool:
+    """Whether logits are the same bits, or where no bits are promised the same numbers."""
+    if exact:
+        return np.array_equal(found, expected)
+    return found.shape == expected.shape and np.abs(found - expected).max(initial=0) < 1e-5
+
+
+@every_kind
+def test_rows_in_company_equal_rows_alone(open_tiny: OpenBackend, name: str) -> None:
+    backend = open_tiny(name, max_rows=8)
+    exact = backend.limits.numerics.batch_invariant
+    work = [(0, 9), (20, 1), (12, 5), (0, 2), (40, 1), (0, 1), (31, 33), (12, 1)]
+    texts = [random_tokens(past + new, seed=i) for i, (past, new) in enumerate(work)]
+    alone = [
+        solo(backend, text[:past], text[past:]) for text, (past, _) in zip(texts, work, strict=True)
+    ]
+    sequences = [backend.open() for _ in work]
+    for sequence, text, (past, _) in zip(sequences, texts, work, strict=True):
+        if past:
+            step(backend, sequence, text[:past], Logits.NONE)
+    rows = [
+        Row(sequence, text[past:], logits=Logits.ALL)
+        for sequence, text, (past, _) in zip(sequences, texts, work, strict=True)
+    ]
+    for _ in range(2):  # the second time the rows lie in other places
+        outputs = backend.run(rows).rows
+        for output, expected in zip(outputs, alone, strict=True):
+            assert near(output.logits, expected, exact=exact)
+        rows.reverse()
+        alone.reverse()
+    for sequence, (_, new) in zip(sequences, work, strict=True):
+        backend.commit(sequence, new)
+    after = [output.logits.copy() for output in backend.run([Row(s, [7]) for s in sequences]).rows]
+    for sequence, text, (past, new), found in zip(sequences, texts, work, after, strict=True):
+        backend.truncate(sequence, past)
+        step(backend, sequence, text[past : past + new], Logits.NONE)
+        assert near(found, step(backend, sequence, [7]), exact=exact)
+
+
+@every_kind
+def test_chunks_equal_the_whole(open_tiny: OpenBackend, name: str) -> None:
+    backend = open_tiny(name)
+    exact = backend.limits.numerics.chunk_invariant_from is not None
+    tokens = random_tokens(100)
+    whole = solo(backend, [], tokens)
+    for chunk in (2, 7, 33, 64):
+        sequence = backend.open()
+        assert near(feed(backend, sequence, tokens, chunk), whole, exact=exact)
+        backend.close(sequence)
+
+
+@every_kind
+def test_one_token_at_a_time_gives_the_same_greedy_ids(open_tiny: OpenBackend, name: str) -> None:
+    backend = open_tiny(name)
+    prompts = [random_tokens(3, seed=1), random_tokens(7, seed=2)]
+
+    def greedy(batch: list[list[int]]) -> list[list[int]]:
+        sequences = [backend.open() for _ in batch]
+        pending, ids = [list(prompt) for prompt in batch], [[] for _ in batch]
+        for _ in range(12):
+            rows = [Row(s, tokens) for s, tokens in zip(sequences, pending, strict=True)]
+            for i, output in enumerate(backend.run(rows).rows):
+                token = int(np.argmax(output.logits[0]))
+                backend.commit(sequences[i], len(pending[i]))
+                pending[i] = [token]
+                ids[i].append(token)
+        for sequence in sequences:
+            backend.close(sequence)
+        return ids
+
+    together = greedy(prompts)
+    assert together == [greedy([prompt])[0] for prompt in prompts]
+    text = prompts[1] + together[1]
+    whole = solo(backend, [], text[:-1])
+    assert np.argmax(whole[len(prompts[1]) - 1 :], axis=-1).tolist() == together[1]
+
+
+@every_kind
+def test_a_failing_step_advances_nothing_and_loses_nothing(
+    open_tiny: OpenBackend, name: str
+) -> None:
+    backend = open_tiny(name)
+    sequence, other = backend.open(), backend.open()
+    step(backend, sequence, [1, 2, 3])
+    step(backend, other, [4])
+    # The embedding has 96 rows; more tokens than that are let through to the runtime.
+    backend._vocab_size = 1000
+    with pytest.raises(BackendError, match="a model step failed"):
+        backend.run([Row(sequence, [500]), Row(other, [5])])
+    backend.check_integrity()
+    backend.commit(sequence, 0)
+    assert (backend.length(sequence), backend.length(other)) == (3, 1)
+    assert np.array_equal(step(backend, sequence, [4]), solo(backend, [1, 2, 3], [4]))
+
+
+@every_kind
+def test_a_report_tells_backend_layout_and_claims(open_tiny: OpenBackend, name: str) -> None:
+    backend = open_tiny(name)
+    report = backend.report()
+    layouts = {
+        "ort": ("ort", "shared buffers, 4 rows of 256 tokens"),
+        "reference": ("reference", "none, every step computes the whole text"),
+        "plain": ("ort", "past and present, 4 rows padded to the longest, 256 tokens"),
+        "plain, rewritten": ("ort", "shared buffers, 4 rows of 256 tokens"),
+        "static": ("ort", "static caches, 4 rows of 256 tokens"),
+        "static, fixed": ("ort", "static caches, 4 rows of 256 tokens"),
+    }
+    assert (report.backend, report.layout) == layouts[name]
+    assert bool(report.rewrites) == (name == "plain, rewritten")
+    assert report.claims["cpu"]["MatMul"] > 0
+
+
+@every_kind
+def test_closed_sequences_leave_their_rows_and_memory_to_others(
+    open_tiny: OpenBackend, name: str
+) -> None:
+    backend = open_tiny(name, max_rows=3)
+    expected = solo(backend, [], [1, 2, 3])
+    for round_ in range(3):
+        sequences = [backend.open() for _ in range(3)]
+        for i, sequence in enumerate(sequences):
+            step(backend, sequence, random_tokens(50 + 20 * i, seed=round_), Logits.NONE)
+        assert backend.limits.bytes([backend.length(s) for s in sequences]) > 0
+        for sequence in sequences:
+            backend.close(sequence)
+        backend.check_integrity()
+        assert np.array_equal(solo(backend, [], [1, 2, 3]), expected)
+
+
+@every_kind
 def test_e22_rewind_then_other_tokens_equals_a_fresh_sequence(
     open_tiny: OpenBackend, name: str
 ) -> None:
@@ -39,7 +170,7 @@ def test_e22_rewind_then_other_tokens_equals_a_fresh_sequence(
     assert backend.length(sequence) == 3
 
 
-@both
+@every_kind
 def test_rewind_into_the_middle(open_tiny: OpenBackend, name: str) -> None:
     backend = open_tiny(name)
     sequence = backend.open()
@@ -49,7 +180,7 @@ def test_rewind_into_the_middle(open_tiny: OpenBackend, name: str) -> None:
     assert np.array_equal(again, solo(backend, random_tokens(70)[:33], [1, 2]))
 
 
-@both
+@every_kind
 def test_fork_diverges_alone(open_tiny: OpenBackend, name: str) -> None:
     backend = open_tiny(name)
     sequence = backend.open()
@@ -63,7 +194,7 @@ def test_fork_diverges_alone(open_tiny: OpenBackend, name: str) -> None:
     assert np.array_equal(b, solo(backend, tokens, [3, 4])[-1:])
 
 
-@both
+@every_kind
 def test_exported_and_imported_state_continues_with_the_same_bits(
     open_tiny: OpenBackend, name: str
 ) -> None:
@@ -80,7 +211,7 @@ def test_exported_and_imported_state_continues_with_the_same_bits(
     assert np.array_equal(step(target, other, [5]), solo(source, tokens, [5]))
 
 
-@both
+@every_kind
 def test_an_exported_block_is_a_copy(open_tiny: OpenBackend, name: str) -> None:
     backend = open_tiny(name)
     sequence = backend.open()
@@ -94,7 +225,7 @@ def test_an_exported_block_is_a_copy(open_tiny: OpenBackend, name: str) -> None:
     )
 
 
-@both
+@every_kind
 def test_a_run_without_commit_is_discarded(open_tiny: OpenBackend, name: str) -> None:
     backend = open_tiny(name)
     sequence = backend.open()
@@ -105,7 +236,7 @@ def test_a_run_without_commit_is_discarded(open_tiny: OpenBackend, name: str) ->
     assert np.array_equal(second, solo(backend, [1, 2, 3], [7, 8])[-1:])
 
 
-@both
+@every_kind
 def test_a_run_discards_uncommitted_tokens_of_sequences_outside_it(
     open_tiny: OpenBackend, name: str
 ) -> None:
@@ -117,7 +248,7 @@ def test_a_run_discards_uncommitted_tokens_of_sequences_outside_it(
         backend.commit(a, 1)
 
 
-@both
+@every_kind
 def test_part_of_a_run_can_be_committed(open_tiny: OpenBackend, name: str) -> None:
     backend = open_tiny(name)
     sequence = backend.open()
@@ -127,7 +258,7 @@ def test_part_of_a_run_can_be_committed(open_tiny: OpenBackend, name: str) -> No
     assert np.array_equal(step(backend, sequence, [9, 9])[0], solo(backend, [1, 2], [9, 9])[-1])
 
 
-@both
+@every_kind
 def test_commit_of_nothing_is_allowed_at_any_time(open_tiny: OpenBackend, name: str) -> None:
     backend = open_tiny(name)
     sequence = backend.open()
@@ -137,7 +268,7 @@ def test_commit_of_nothing_is_allowed_at_any_time(open_tiny: OpenBackend, name: 
     assert backend.length(sequence) == 0
 
 
-@both
+@every_kind
 @pytest.mark.parametrize("n", [-1, 4])
 def test_commit_of_more_than_was_run_is_refused(open_tiny: OpenBackend, name: str, n: int) -> None:
     backend = open_tiny(name)
@@ -148,7 +279,7 @@ def test_commit_of_more_than_was_run_is_refused(open_tiny: OpenBackend, name: st
     backend.commit(sequence, 3)
 
 
-@both
+@every_kind
 def test_wanted_logits_come_in_the_order_asked_for(open_tiny: OpenBackend, name: str) -> None:
     backend = open_tiny(name)
     sequence = backend.open()
@@ -162,12 +293,12 @@ def test_wanted_logits_come_in_the_order_asked_for(open_tiny: OpenBackend, name:
         assert np.array_equal(output.logits, whole[offsets])
 
 
-@both
+@every_kind
 def test_an_empty_step_is_allowed(open_tiny: OpenBackend, name: str) -> None:
     assert open_tiny(name).run([]).rows == []
 
 
-@both
+@every_kind
 def test_a_rows_own_fault_leaves_the_others_alone(open_tiny: OpenBackend, name: str) -> None:
     backend = open_tiny(name, max_context=20, max_rows=8)
     past = random_tokens(18)
@@ -190,7 +321,7 @@ def test_a_rows_own_fault_leaves_the_others_alone(open_tiny: OpenBackend, name: 
         backend.commit(ids[0], 1)
 
 
-@both
+@every_kind
 def test_cancelled_rows_come_back_as_cancelled(open_tiny: OpenBackend, name: str) -> None:
     backend = open_tiny(name)
     a, b, c = backend.open(), backend.open(), backend.open()
@@ -205,7 +336,7 @@ def test_cancelled_rows_come_back_as_cancelled(open_tiny: OpenBackend, name: str
     assert np.array_equal(result.rows[1].logits, solo(backend, [], [2]))
 
 
-@both
+@every_kind
 @pytest.mark.parametrize(
     ("feature", "extra"),
     [
@@ -228,7 +359,7 @@ def test_what_is_not_supported_is_refused_by_name(
     backend.commit(sequence, 1)
 
 
-@both
+@every_kind
 def test_pins_snapshots_and_encoder_state_are_refused(open_tiny: OpenBackend, name: str) -> None:
     backend = open_tiny(name)
     sequence = backend.open()
@@ -244,7 +375,7 @@ def test_pins_snapshots_and_encoder_state_are_refused(open_tiny: OpenBackend, na
             attempt()
 
 
-@both
+@every_kind
 def test_unknown_and_closed_sequences_raise_closed(open_tiny: OpenBackend, name: str) -> None:
     backend = open_tiny(name)
     closed = backend.open()
@@ -267,7 +398,7 @@ def test_unknown_and_closed_sequences_raise_closed(open_tiny: OpenBackend, name:
                 attempt()
 
 
-@both
+@every_kind
 def test_closed_sequences_do_not_run_even_beside_open_ones(
     open_tiny: OpenBackend, name: str
 ) -> None:
@@ -279,7 +410,7 @@ def test_closed_sequences_do_not_run_even_beside_open_ones(
     backend.commit(sequence, 2)
 
 
-@both
+@every_kind
 def test_a_sequence_stands_in_one_row_at_most(open_tiny: OpenBackend, name: str) -> None:
     backend = open_tiny(name)
     sequence = backend.open()
@@ -287,7 +418,7 @@ def test_a_sequence_stands_in_one_row_at_most(open_tiny: OpenBackend, name: str)
         backend.run([Row(sequence, [1]), Row(sequence, [2])])
 
 
-@both
+@every_kind
 def test_sequences_beyond_max_rows_are_out_of_memory(open_tiny: OpenBackend, name: str) -> None:
     backend = open_tiny(name, max_rows=2)
     first = backend.open()
@@ -300,7 +431,7 @@ def test_sequences_beyond_max_rows_are_out_of_memory(open_tiny: OpenBackend, nam
     assert backend.open() not in (first,)
 
 
-@both
+@every_kind
 def test_reserve_beyond_the_context_is_out_of_memory(open_tiny: OpenBackend, name: str) -> None:
     backend = open_tiny(name, max_context=32)
     sequence = backend.open()
@@ -309,7 +440,7 @@ def test_reserve_beyond_the_context_is_out_of_memory(open_tiny: OpenBackend, nam
         backend.reserve(sequence, 33)
 
 
-@both
+@every_kind
 def test_ranges_past_the_end_are_refused(open_tiny: OpenBackend, name: str) -> None:
     backend = open_tiny(name)
     sequence = backend.open()
@@ -328,7 +459,7 @@ def test_ranges_past_the_end_are_refused(open_tiny: OpenBackend, name: str) -> N
     assert backend.length(sequence) == 3
 
 
-@both
+@every_kind
 def test_blocks_that_do_not_fit_are_refused(open_tiny: OpenBackend, name: str) -> None:
     backend = open_tiny(name, max_context=64)
     sequence, other = backend.open(), backend.open()
@@ -352,7 +483,7 @@ def test_blocks_that_do_not_fit_are_refused(open_tiny: OpenBackend, name: str) -
     assert backend.length(other) == 20
 
 
-@both
+@every_kind
 def test_after_shutdown_everything_is_closed(open_tiny: OpenBackend, name: str) -> None:
     backend = open_tiny(name)
     sequence = backend.open()
@@ -363,7 +494,7 @@ def test_after_shutdown_everything_is_closed(open_tiny: OpenBackend, name: str) 
         backend.open()
 
 
-@both
+@every_kind
 def test_the_context_can_be_filled_to_its_last_token(open_tiny: OpenBackend, name: str) -> None:
     backend = open_tiny(name)
     tokens = random_tokens(256)
@@ -376,8 +507,6 @@ def test_the_context_can_be_filled_to_its_last_token(open_tiny: OpenBackend, nam
 
 
 def test_fingerprints_tell_backends_and_packages_apart(open_tiny: OpenBackend) -> None:
-    from support.tiny_onnx import TinySpec
-
-    backends = [open_tiny("ort"), open_tiny("reference"), open_tiny("ort", TinySpec(seed=1))]
-    assert len({backend.limits.fingerprint for backend in backends}) == 3
+    backends = [open_tiny(name) for name in KINDS] + [open_tiny("ort", seed=1)]
+    assert len({backend.limits.fingerprint for backend in backends}) == len(KINDS) + 1
     assert open_tiny("ort").limits.fingerprint == backends[0].limits.fingerprint

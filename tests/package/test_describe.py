@@ -1,9 +1,12 @@
 import json
 from dataclasses import replace
+from pathlib import Path
 
 from support.tiny_genai import genai_config, write_genai
+from support.tiny_plain import STATIC, write_plain
 from tokenmill.package.describe import describe, to_text
 from tokenmill.package.load import load_package
+from tokenmill.package.model_package import Choice, Ignored, Permissions, Range
 
 
 def described(directory, **options):
@@ -28,8 +31,82 @@ def test_a_description_is_json_and_says_everything_that_the_document_lists(tmp_p
         "defaults",
         "provider_options",
         "provenance",
+        "permissions",
+        "choices",
         "ignored",
+        "losses",
     ]
+
+
+def fields_of(description):
+    """The names of all fields, objects of objects with dots."""
+    for name, value in description.items():
+        yield name
+        if name in ("state", "text", "defaults", "permissions"):
+            yield from value
+
+
+def test_every_field_is_documented(tmp_path):
+    text = (Path(__file__).parents[2] / "docs" / "show.md").read_text()
+    missing = [
+        name
+        for name in fields_of(described(tmp_path))
+        if f"`{name}`" not in text and f"`{name}[]`" not in text
+    ]
+    assert missing == []
+
+
+def test_permissions_choices_and_losses_are_described(tmp_path):
+    package = replace(
+        load_package(write_genai(tmp_path)),
+        permissions=Permissions(
+            prefix_cache=False,
+            prefill_chunk=64,
+            overrides={"top_k": Range(1, None), "temperature": Range(0, 2.5)},
+        ),
+        choices=(Choice("variant", "cpu-int4", "it is for the CPU", {"cuda": "no such device"}),),
+        losses=(Ignored("a.json beams", "4", "not executed"),),
+    )
+    description = describe(package)
+    assert description["permissions"] == {
+        "prefix_cache": False,
+        "continuous_batching": None,
+        "prefill_chunk": 64,
+        "overrides": {
+            "top_k": {"minimum": 1, "maximum": None},
+            "temperature": {"minimum": 0, "maximum": 2.5},
+        },
+    }
+    assert description["choices"] == [
+        {
+            "what": "variant",
+            "chosen": "cpu-int4",
+            "why": "it is for the CPU",
+            "others": {"cuda": "no such device"},
+        }
+    ]
+    assert description["losses"] == [{"field": "a.json beams", "value": "4", "why": "not executed"}]
+    text = to_text(description)
+    for line in (
+        "variant cpu-int4 taken (it is for the CPU)",
+        "  not cuda: no such device",
+        "permission: prefix_cache no",
+        "permission: prefill_chunk 64",
+        "permission: a request may set top_k from 1, temperature from 0 to 2.5",
+        "lost: a.json beams = 4 (not executed)",
+    ):
+        assert line in text.splitlines()
+
+
+def test_a_static_cache_is_described_with_its_capacity(tmp_path):
+    description = describe(load_package(write_plain(tmp_path, STATIC)))
+    assert description["state"]["capacity"] == 32
+    assert "2 layers of attention, static_cache of 32 tokens" in to_text(description)
+
+
+def test_a_graph_in_a_folder_is_named_with_it(tmp_path):
+    description = describe(load_package(write_plain(tmp_path, file="onnx/model.onnx")))
+    assert description["components"]["decoder"]["file"] == "onnx/model.onnx"
 
 
 def test_ports_are_described_with_role_and_reason(tmp_path):

@@ -1,118 +1,48 @@
 """The hub client against a local imitation: revisions, file patterns, offline, errors."""
 
-import hashlib
-import json
 import os
+import signal
 import subprocess
 import sys
 import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from urllib.parse import unquote
 
 import pytest
 
+from support import hub_imitation as imitation
+from support.hub_imitation import ASKED, FILES, HALF, LARGE, hub_imitation
 from support.tiny_genai import write_genai
 from support.tiny_onnx import TinySpec
-from tokenmill.core.errors import DownloadFailed, ModelNotFound
+from tokenmill.core.errors import DownloadFailed, InvalidOption, ModelNotFound
 from tokenmill.package import hub
 from tokenmill.package.cache import Cache
-from tokenmill.package.load import load_package
-
-FILES = {
-    "main": {"genai_config.json": b"{}", "model.onnx": b"main graph", "notes.txt": b"hello"},
-    "v2": {"genai_config.json": b"{}", "model.onnx": b"second graph"},
-}
-COMMITS = {"main": "a" * 40, "v2": "b" * 40}
+from tokenmill.package.load import LoadOptions, load_package
 
 
-class Imitation(BaseHTTPRequestHandler):
-    """As much of a hub as one repository needs: org/tiny."""
-
-    def log_message(self, *_):
-        pass
-
-    def do_HEAD(self):
-        self.answer(body=False)
-
-    def do_GET(self):
-        self.answer(body=True)
-
-    def answer(self, *, body):
-        path = unquote(self.path.split("?")[0])
-        parts = path.strip("/").split("/")
-        if parts[:4] == ["api", "models", "org", "tiny"]:
-            self.api(parts[4:], body)
-        elif parts[:3] == ["org", "tiny", "resolve"]:
-            self.file(parts[3], "/".join(parts[4:]), body)
-        elif "gated" in parts:
-            self.send({"error": "Ask its owner"}, 403, body, code="GatedRepo")
-        elif "broken" in parts:
-            self.send({"error": "Out of order"}, 500, body)
-        else:
-            self.send({"error": "Repository not found"}, 404, body, code="RepoNotFound")
-
-    def api(self, rest, body):
-        revision = self.name_of(rest[1] if len(rest) > 1 else "main")
-        if revision is None:
-            self.send({"error": "Invalid rev"}, 404, body, code="RevisionNotFound")
-        elif rest[:1] == ["tree"]:
-            self.send(
-                [
-                    {"type": "file", "path": name, "size": len(data), "oid": oid(data)}
-                    for name, data in FILES[revision].items()
-                ],
-                200,
-                body,
-            )
-        else:
-            siblings = [{"rfilename": name} for name in FILES[revision]]
-            info = {"_id": "1", "id": "org/tiny", "modelId": "org/tiny", "private": False}
-            info |= {"sha": COMMITS[revision], "siblings": siblings, "tags": []}
-            self.send(info, 200, body)
-
-    def file(self, revision, name, body):
-        revision = self.name_of(revision)
-        data = FILES.get(revision, {}).get(name)
-        if data is None:
-            self.send({"error": "Entry not found"}, 404, body, code="EntryNotFound")
-            return
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(data)))
-        self.send_header("ETag", f'"{oid(data)}"')
-        self.send_header("X-Repo-Commit", COMMITS[revision])
-        self.end_headers()
-        if body:
-            self.wfile.write(data)
-
-    def name_of(self, revision):
-        names = {commit: name for name, commit in COMMITS.items()} | {name: name for name in FILES}
-        return names.get(revision)
-
-    def send(self, document, status, body, code=""):
-        data = json.dumps(document).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(data)))
-        if code:
-            self.send_header("X-Error-Code", code)
-            self.send_header("X-Error-Message", document["error"])
-        self.end_headers()
-        if body:
-            self.wfile.write(data)
+@pytest.fixture(autouse=True)
+def clean_slate():
+    """Lets each test begin with the files of the module, and no requests."""
+    ASKED.clear()
+    yield
+    LARGE.clear()
+    HALF.clear()
 
 
-def oid(data):
-    return hashlib.sha1(data).hexdigest()
+def fetched(directory):
+    return sorted(
+        path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file()
+    )
+
+
+def downloads():
+    """Returns the files whose content was asked for."""
+    asked = (path for method, path, _ in ASKED if method == "GET" and "/resolve/" in path)
+    return [path.split("/", 5)[5] for path in asked]
 
 
 @pytest.fixture(scope="module")
 def endpoint():
-    with ThreadingHTTPServer(("127.0.0.1", 0), Imitation) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
+    with hub_imitation() as address:
+        yield address
 
 
 def test_a_repository_is_fetched_whole(endpoint, tmp_path):
@@ -204,6 +134,157 @@ def test_a_single_gguf_file_is_fetched_by_its_pattern(endpoint, tmp_path, monkey
 def test_a_hub_that_does_not_answer_is_a_failed_download(tmp_path):
     with pytest.raises(DownloadFailed, match="org/tiny could not be fetched"):
         hub.fetch("org/tiny", Cache(tmp_path), endpoint="http://127.0.0.1:9")
+
+
+EXPORT = {
+    "config.json": b"{}",
+    "tokenizer.json": b"[]",
+    "onnx/model.onnx": b"full",
+    "onnx/model_q4.onnx": b"four",
+    "onnx/model_q4.onnx_data": b"weights of four bits" * 50,
+    "model.safetensors": b"not ours",
+}
+
+
+@pytest.fixture
+def export(monkeypatch):
+    monkeypatch.setitem(FILES, "v2", dict(EXPORT))
+    LARGE.update(("onnx/model_q4.onnx_data", "model.safetensors"))
+
+
+def fetch_v2(endpoint, root, variant=None, **arguments):
+    options = LoadOptions(variant=variant)
+    return hub.fetch(
+        "org/tiny", Cache(root), revision="v2", endpoint=endpoint, options=options, **arguments
+    )
+
+
+Q4 = ["config.json", "onnx/model_q4.onnx", "onnx/model_q4.onnx_data", "tokenizer.json"]
+FULL = ["config.json", "onnx/model.onnx", "tokenizer.json"]
+
+
+@pytest.mark.usefixtures("export")
+def test_only_the_files_of_a_variant_are_fetched(endpoint, tmp_path):
+    directory = fetch_v2(endpoint, tmp_path, "q4")
+    assert fetched(directory) == Q4
+    assert sorted(downloads()) == Q4
+    data = directory / "onnx" / "model_q4.onnx_data"
+    assert data.read_bytes() == EXPORT["onnx/model_q4.onnx_data"]
+    assert data.is_symlink()
+    assert list((tmp_path / "partials").iterdir()) == []
+
+
+@pytest.mark.usefixtures("export")
+def test_without_a_variant_the_files_that_would_be_read_are_fetched(endpoint, tmp_path):
+    assert fetched(fetch_v2(endpoint, tmp_path)) == FULL
+    ASKED.clear()
+    assert fetched(fetch_v2(endpoint, tmp_path, "q4")) == sorted({*FULL, *Q4})
+    assert sorted(downloads()) == ["onnx/model_q4.onnx", "onnx/model_q4.onnx_data"]
+
+
+@pytest.mark.usefixtures("export")
+def test_patterns_of_the_user_go_before_the_choice(endpoint, tmp_path):
+    patterns = ["*.safetensors", "onnx/model.onnx"]
+    directory = fetch_v2(endpoint, tmp_path, "q4", patterns=patterns)
+    assert fetched(directory) == ["model.safetensors", "onnx/model.onnx"]
+    with pytest.raises(ModelNotFound, match=r"no file that matches \*\.gguf: it has config\.json"):
+        fetch_v2(endpoint, tmp_path, patterns=["*.gguf"])
+
+
+@pytest.mark.usefixtures("export")
+def test_a_variant_that_is_not_there_costs_no_download(endpoint, tmp_path):
+    with pytest.raises(InvalidOption, match="variant is 'q2'"):
+        fetch_v2(endpoint, tmp_path, "q2")
+    assert downloads() == []
+
+
+@pytest.mark.usefixtures("export")
+def test_offline_is_told_what_is_missing_and_asks_nobody(endpoint, tmp_path):
+    directory = fetch_v2(endpoint, tmp_path)
+    ASKED.clear()
+    assert fetch_v2(endpoint, tmp_path, offline=True) == directory
+    words = r"not complete in the cache: onnx/model_q4\.onnx, onnx/model_q4\.onnx_data is missing"
+    with pytest.raises(DownloadFailed, match=words):
+        fetch_v2(endpoint, tmp_path, "q4", offline=True)
+    with pytest.raises(DownloadFailed, match="org/tiny could not be fetched: it is not in the c"):
+        hub.fetch("org/tiny", Cache(tmp_path), offline=True, endpoint=endpoint)
+    assert ASKED == []
+
+
+@pytest.mark.usefixtures("export")
+def test_a_commit_that_is_in_the_cache_needs_no_hub(endpoint, tmp_path):
+    def fetch():
+        return hub.fetch("org/tiny", Cache(tmp_path), revision="b" * 40, endpoint=endpoint)
+
+    directory = fetch()
+    ASKED.clear()
+    assert fetch() == directory
+    assert ASKED == []
+
+
+@pytest.mark.usefixtures("export")
+def test_a_hub_that_is_away_does_not_matter_where_all_is_in_the_cache(endpoint, tmp_path):
+    directory = fetch_v2(endpoint, tmp_path, "q4")
+    assert fetch_v2("http://127.0.0.1:9", tmp_path, "q4") == directory
+    with pytest.raises(DownloadFailed, match="could not be fetched"):
+        fetch_v2("http://127.0.0.1:9", tmp_path, "fp32")
+
+
+@pytest.mark.usefixtures("export")
+def test_a_large_file_with_another_checksum_is_refused(endpoint, tmp_path, monkeypatch):
+    wrong = {"oid": "0" * 64, "size": 4, "pointerSize": 134}
+    monkeypatch.setattr(imitation, "large", lambda data: wrong)
+    with pytest.raises(DownloadFailed, match=r"model_q4\.onnx_data has another checksum"):
+        fetch_v2(endpoint, tmp_path, "q4")
+    assert list(Cache(tmp_path).partial("models--org--tiny").iterdir()) == []
+
+
+@pytest.mark.usefixtures("export")
+def test_half_a_file_that_a_killed_client_left_is_removed(endpoint, tmp_path):
+    fetch_v2(endpoint, tmp_path)
+    left = tmp_path / "hub" / "models--org--tiny" / "blobs" / "abc.12345678.incomplete"
+    left.write_bytes(b"half")
+    fetch_v2(endpoint, tmp_path)
+    assert not left.exists()
+
+
+PULL = """
+import sys
+from pathlib import Path
+from tokenmill.cli.main import run_command
+from tokenmill.package import hub
+from tokenmill.package.cache import Cache
+from tokenmill.package.load_options import LoadOptions
+sys.exit(run_command(lambda: hub.fetch(
+    "org/tiny", Cache(Path(sys.argv[1])), revision="v2", endpoint=sys.argv[2],
+    options=LoadOptions(variant="q4"),
+    progress=lambda what, done, total: print(done, flush=True),
+)))
+"""
+
+
+@pytest.mark.usefixtures("export")
+@pytest.mark.parametrize(("with_signal", "code"), [(signal.SIGKILL, -9), (signal.SIGINT, 4)])
+def test_a_large_file_goes_on_where_a_killed_process_was(endpoint, tmp_path, with_signal, code):
+    data = EXPORT["onnx/model_q4.onnx_data"]
+    go_on = threading.Event()
+    HALF["onnx/model_q4.onnx_data"] = go_on
+    partial = Cache(tmp_path).partial("models--org--tiny")
+    command = [sys.executable, "-c", PULL, str(tmp_path), endpoint]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        while process.stdout.readline() != f"{len(data) // 2}\n":
+            assert process.poll() is None
+        process.send_signal(with_signal)
+        assert process.wait(60) == code
+    go_on.set()
+    (entry,) = [one for one in Cache(tmp_path).list() if one.kind == "partial"]
+    assert (entry.name, entry.size) == ("org/tiny", len(data) // 2)
+    ASKED.clear()
+    assert fetched(fetch_v2(endpoint, tmp_path, "q4")) == Q4
+    assert [asked[2] for asked in ASKED if "onnx_data" in asked[1] and asked[0] == "GET"] == [
+        f"bytes={len(data) // 2}-"
+    ]
+    assert not partial.exists()
 
 
 def test_what_has_the_shape_of_an_id():

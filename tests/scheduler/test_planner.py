@@ -1,7 +1,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokenmill.scheduler.planner import chunk_length, plan_step
+from tokenmill.scheduler.costs import StepCosts
+from tokenmill.scheduler.planner import PlannedRow, chunk_length, plan_step, prefill_budget
 from tokenmill.scheduler.scheduler import Scheduler
 from tokenmill.scheduler.sequence import Sequence
 
@@ -52,3 +53,45 @@ def test_rows_are_admitted_in_order_of_arrival():
     scheduler.remove(one)
     assert scheduler.admit() is three
     assert (scheduler.num_running, scheduler.num_waiting) == (2, 0)
+
+
+def known_costs():
+    """Decoding takes 10 ms for each row; a prompt 5 ms and 1 ms for each token."""
+    costs = StepCosts()
+    for rows in (1, 2):
+        costs.observe(rows, 0, 0.010 * rows)
+    for tokens in (16, 64):
+        costs.observe(0, tokens, 0.005 + 0.001 * tokens)
+    return costs
+
+
+def test_prompt_tokens_stretch_a_step_only_so_far():
+    assert prefill_budget(known_costs(), 4, 512, max_stretch=3) == 75
+
+
+def test_a_prompt_gets_on_however_little_time_there_is():
+    assert prefill_budget(known_costs(), 1, 512, max_stretch=1.5) == 16
+
+
+def test_the_time_allowed_never_exceeds_the_tokens_allowed():
+    assert prefill_budget(known_costs(), 4, 32, max_stretch=3) == 32
+
+
+def test_nothing_is_held_back_while_costs_are_unknown():
+    assert prefill_budget(StepCosts(), 4, 512, max_stretch=3) == 512
+
+
+def test_a_scheduler_shortens_chunks_once_it_knows_what_steps_take():
+    scheduler = Scheduler(4, 512, max_stretch=3)
+    decoding, prompt = sequence(4, computed=4, generated=1), sequence(1000)
+    for one in (decoding, prompt):
+        scheduler.add(one)
+        scheduler.admit()
+    assert [row.num_tokens for row in scheduler.plan()] == [1, 512]
+    for rows in (1, 1):
+        scheduler.observe([PlannedRow(decoding, 1, samples=True)] * rows, 0.010)
+    for tokens in (16, 64):
+        scheduler.observe([PlannedRow(prompt, tokens, samples=False)], 0.001 * tokens)
+    assert [row.num_tokens for row in scheduler.plan()] == [1, 20]
+    scheduler.remove(decoding)
+    assert [row.num_tokens for row in scheduler.plan()] == [512]

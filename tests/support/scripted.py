@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tokenmill.backends.base import BackendLimits, MultiTokenRows, Numerics, Rewind
+from tokenmill.backends.base import BackendLimits, BackendReport, MultiTokenRows, Numerics, Rewind
 from tokenmill.core.errors import Cancelled, OutOfMemory
 from tokenmill.core.rows import Logits, RowOutput, StepResult, StepTimings
 from tokenmill.package.model_package import (
@@ -41,6 +41,9 @@ class ScriptedBackend:
             numerics=Numerics(True, 1, True, True),
             fingerprint="scripted",
         )
+
+    def report(self):
+        return BackendReport("scripted", "a list of tokens", (), {})
 
     def open(self, encoder_state=None):
         if len(self.committed) >= self.max_rows:

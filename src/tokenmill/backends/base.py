@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
@@ -90,6 +90,23 @@ class EncoderState:
     arrays: Sequence[tuple[str, Array]]
 
 
+@dataclass(frozen=True, slots=True)
+class BackendReport:
+    """How a loaded backend runs its model, for people; `tokenmill show --load` prints it.
+
+    Attributes:
+        backend: its name, e.g. "ort".
+        layout: how state is kept, in one phrase, e.g. "shared buffers, 8 rows of 8,192 tokens".
+        rewrites: what was changed in the graph, and what was tried and refused, a phrase each.
+        claims: provider, in order of preference, to the operators it runs, with their numbers.
+    """
+
+    backend: str
+    layout: str
+    rewrites: tuple[str, ...]
+    claims: Mapping[str, Mapping[str, int]]
+
+
 class DecodeBackend(Protocol):
     """Computes one step for a ragged batch and owns the tensors.
 
@@ -104,6 +121,9 @@ class DecodeBackend(Protocol):
     @property
     def limits(self) -> BackendLimits:
         """What this backend can do; the same for its whole life."""
+
+    def report(self) -> BackendReport:
+        """Returns how the model is run. May take as long as loading it again."""
 
     def open(self, encoder_state: EncoderState | None = None) -> SequenceId:
         """Starts an empty sequence.

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
+from tokenmill.core.provider import Provider
 
-@dataclass(frozen=True, slots=True)
-class Provider:
-    """An execution provider by name, with the options passed to it as they are."""
-
-    name: str
-    options: Mapping[str, str] = field(default_factory=dict)
+__all__ = ["BackendConfig", "Provider"]
 
 
 @dataclass(frozen=True, slots=True)

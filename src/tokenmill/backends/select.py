@@ -26,9 +26,9 @@ def open_backend(package: ModelPackage, config: BackendConfig, name: str = "auto
         InvalidPackage: a file is missing or damaged.
     """
     if name in ("auto", "ort"):
-        from tokenmill.backends.ort.backend import OrtBackend
+        from tokenmill.backends.ort.open_backend import open_ort_backend
 
-        return OrtBackend(package, config)
+        return open_ort_backend(package, config)
     if name == "reference":
         from tokenmill.backends.reference.backend import ReferenceBackend
 

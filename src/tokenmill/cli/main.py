@@ -120,25 +120,37 @@ def show(
     model: ModelArgument,
     *,
     as_json: Annotated[bool, typer.Option("--json", help="As JSON, see docs/show.md.")] = False,
+    load: Annotated[
+        bool, typer.Option("--load", help="Load it, too, and show who runs what.")
+    ] = False,
     model_options: dict[str, Any],
 ) -> None:
     """Show what a model is: ports and roles with reasons, state, template, defaults."""
     import json
 
+    from tokenmill.cli.runtime import load_and_report, runtime_section, runtime_text
     from tokenmill.package.describe import describe, to_text
     from tokenmill.package.load import load_package
+    from tokenmill.package.load_options import load_options
 
-    description = describe(load_package(_find(model, model_options)))
+    values, _ = _settings(model_options)
+    directory = _find(model, model_options)
+    description = describe(load_package(directory, load_options(values)))
+    if load:
+        description["runtime"] = runtime_section(load_and_report(directory, values))
     if as_json:
         print(json.dumps(description, indent=2, ensure_ascii=False))
-    else:
-        print(to_text(description))
+        return
+    print(to_text(description))
+    if load:
+        print(runtime_text(description["runtime"]))
 
 
 @app.command()
 @with_options(Scope.MODEL)
 def pull(model: ModelArgument, *, model_options: dict[str, Any]) -> None:
     """Fetch a model from the catalogue or a hub, and make it ready to run."""
+    _settings(model_options)[1].clean()
     note(f"{model} is ready in {_find(model, model_options)}")
 
 
@@ -166,18 +178,31 @@ def import_file(
 
 @app.command(name="list")
 @with_options(Scope.MODEL)
-def list_models(*, model_options: dict[str, Any]) -> None:
+def list_models(
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON, see docs/models.md.")] = False,
+    model_options: dict[str, Any],
+) -> None:
     """List the models in the cache and those that the catalogue knows."""
-    from tokenmill.package.catalogue import read_catalogue
+    from tokenmill.cli.cache_commands import print_models
 
-    _, cache = _settings(model_options)
-    entries = cache.list()
-    for entry in entries:
-        print(f"{entry.kind:10}  {entry.size / 1e6:8.1f} MB  {entry.name}")
-    if not entries:
-        note(f"the cache in {cache.root} is empty")
-    for name, known in sorted(read_catalogue().items()):
-        print(f"{'catalogue':10}  {known.size / 1e6:8.1f} MB  {name}: {known.title}")
+    print_models(_settings(model_options)[1], as_json=as_json)
+
+
+@app.command(name="rm")
+@with_options(Scope.MODEL)
+def remove(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="NAME", help="Names that `list` shows.")
+    ] = None,
+    *,
+    everything: Annotated[bool, typer.Option("--all", help="All that is in the cache.")] = False,
+    model_options: dict[str, Any],
+) -> None:
+    """Remove models from the cache, with everything that is kept under these names."""
+    from tokenmill.cli.cache_commands import remove_models
+
+    remove_models(_settings(model_options)[1], names or [], everything=everything)
 
 
 def main() -> None:

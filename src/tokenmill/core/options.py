@@ -12,14 +12,16 @@ in the request, or in the package.
 from __future__ import annotations
 
 import os
+import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any
 
 from tokenmill.core.errors import InvalidOption
+from tokenmill.core.provider import parse_provider
 
 
 class Scope(Enum):
@@ -55,6 +57,7 @@ class Option:
         http: the field of a request body; empty for none.
         choices: the allowed texts; empty for any.
         minimum: the least number allowed.
+        reads: what will read each text of a list; called to refuse wrong ones at once.
     """
 
     name: str
@@ -66,6 +69,7 @@ class Option:
     http: str = ""
     choices: tuple[str, ...] = ()
     minimum: float | None = None
+    reads: Callable[[str], object] | None = None
 
     @property
     def env(self) -> str:
@@ -105,7 +109,18 @@ class Option:
             )
         if self.minimum is not None and value < self.minimum:
             raise InvalidOption(f"{source} is {value!r}", why=f"the least is {self.minimum:g}")
-        return _normal(value, self.kind)
+        normal = _normal(value, self.kind)
+        if self.reads is not None:
+            for text in normal:
+                self._try(text, source)
+        return normal
+
+    def _try(self, text: str, source: str) -> None:
+        assert self.reads is not None, "the caller has looked"
+        try:
+            self.reads(text)
+        except InvalidOption as error:
+            raise InvalidOption(f"{source} has {text!r}", why=error.why, fix=error.fix) from None
 
     def _from_text(self, text: str) -> Any:
         match self.kind:
@@ -118,11 +133,19 @@ class Option:
             case Kind.PATH:
                 return Path(text)
             case Kind.TEXTS:
-                return tuple(part.strip() for part in text.split(",") if part.strip())
+                return tuple(part for part in _split_at_commas(text) if part)
             case Kind.INTEGERS:
                 return tuple(int(part) for part in text.split(",") if part.strip())
             case Kind.TEXT:
                 return text
+
+
+_UNESCAPED_COMMA = re.compile(r"(?<!\\),")
+
+
+def _split_at_commas(text: str) -> list[str]:
+    """Returns the parts, stripped; a comma within one is written with a backslash before it."""
+    return [part.strip().replace("\\,", ",") for part in _UNESCAPED_COMMA.split(text)]
 
 
 _SWITCH = {"1": True, "true": True, "yes": True, "on": True}
@@ -180,9 +203,10 @@ OPTIONS: tuple[Option, ...] = (
     Option("backend", M, Kind.TEXT, "auto", "Which runtime computes the steps.", "--backend",
            choices=("auto", "ort", "reference")),
     Option("ep", M, Kind.TEXTS, (), "Execution providers in order of preference, each as "
-           "NAME or NAME|option=value|...; the package's own or the CPU if not given.", "--ep"),
-    Option("ep_fallback", M, Kind.SWITCH, False, "Go on with the providers that are there when "
-           "one is not.", "--ep-fallback"),
+           "NAME|option=value|... or plugin:PATH|device=CPU|opt.option=value|...; the package's "
+           "own or the CPU if not given.", "--ep", reads=parse_provider),
+    Option("ep_fallback", M, Kind.SWITCH, False, "Go on, with a warning, when a provider is "
+           "missing, does not load or takes no part of the model.", "--ep-fallback"),
     Option("threads", M, Kind.INTEGER, None, "Compute threads; all processors that this process "
            "may use if not given.", "--threads", minimum=1),
     Option("max_rows", M, Kind.INTEGER, 8, "Most requests that run at once.", "--max-rows",
@@ -191,8 +215,14 @@ OPTIONS: tuple[Option, ...] = (
            "model's own limit if not given.", "--max-context", minimum=2),
     Option("prefill_tokens", M, Kind.INTEGER, 512, "Most prompt tokens computed in one step.",
            "--prefill-tokens", minimum=2),
+    Option("prefill_stretch", M, Kind.NUMBER, 3.0, "How many times longer a prompt may make a step "
+           "in which others generate; 0 for no bound.", "--prefill-stretch", minimum=0),
     Option("precision", M, Kind.TEXT, "keep", "How the weights of a GGUF file are held: as they "
            "are, or converted.", "--precision", choices=("keep", "fp32", "int8", "int4")),
+    Option("variant", M, Kind.TEXT, None, "Which of a package's variants, precisions or graph "
+           "files to take; chosen by the package and the providers if not given.", "--variant"),
+    Option("lossy", M, Kind.SWITCH, False, "Go on without fields of a package that would change "
+           "the output and are not executed; `show` lists each.", "--lossy"),
     Option("revision", M, Kind.TEXT, None, "Branch, tag or commit of a hub repository.",
            "--revision"),
     Option("files", M, Kind.TEXTS, (), "Which files of a hub repository to fetch, as patterns.",

@@ -45,11 +45,18 @@ class Engine:
     Args:
         backend: a loaded model's backend; the engine closes it.
         prefill_tokens: most prompt tokens in a step, at least 2.
+        max_stretch: see `Scheduler`.
     """
 
-    def __init__(self, backend: DecodeBackend, *, prefill_tokens: int = 512) -> None:
+    def __init__(
+        self,
+        backend: DecodeBackend,
+        *,
+        prefill_tokens: int = 512,
+        max_stretch: float | None = None,
+    ) -> None:
         self._backend = backend
-        self._scheduler = Scheduler(backend.limits.max_rows, prefill_tokens)
+        self._scheduler = Scheduler(backend.limits.max_rows, prefill_tokens, max_stretch)
         self._active: dict[Sequence, ActiveRequest] = {}
 
     @property
@@ -72,6 +79,7 @@ class Engine:
         start = time.perf_counter()
         result = self._backend.run([self._row(planned) for planned in plan])
         end = time.perf_counter()
+        self._scheduler.observe(plan, end - start)
         for planned, output in zip(plan, result.rows, strict=True):
             request = self._active[planned.sequence]
             self._record(request, planned, start, end, rows=len(plan))

@@ -91,6 +91,7 @@ class Preparer:
             prompt_ids = self._prompt_ids(request.prompt)
             counts["prompt_tokens"] = len(prompt_ids)
             max_tokens, limited_by = self._ceiling(request.limits.max_tokens, len(prompt_ids))
+            _check_permitted(request, self._package)
             timeout = request.limits.timeout
             if timeout is not None and not timeout > 0:
                 raise InvalidRequest(f"timeout is {timeout!r}", why="it must be above 0 seconds")
@@ -198,6 +199,43 @@ def _refuse_unsupported(request: GenerateRequest) -> None:
         if is_asked:
             raise Unsupported(
                 f"{name} is not supported", why="this version cannot honour it", fix="Leave it out"
+            )
+
+
+_NEUTRAL = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
+"""What a request does where neither it nor the package says anything."""
+
+
+def _check_permitted(request: GenerateRequest, package: ModelPackage) -> None:
+    """Refuses what the package does not let a request choose; its own defaults always pass."""
+    overrides = package.permissions.overrides
+    if overrides is None:
+        return
+    asked: dict[str, float] = {}
+    for name, neutral in _NEUTRAL.items():
+        own = getattr(package.defaults, name)
+        value = getattr(request.sampling, name)
+        if value != (neutral if own is None else own):
+            asked[name] = value
+    if request.sampling.seed is not None:
+        asked["seed"] = request.sampling.seed
+    if request.limits.max_tokens is not None:
+        asked["max_tokens"] = request.limits.max_tokens
+    for name, value in asked.items():
+        if name not in overrides:
+            raise InvalidRequest(
+                f"{name} is {value}",
+                why="the package does not let a request set it; generation.overrides has "
+                + (", ".join(overrides) or "no field"),
+                fix="Leave it out",
+            )
+        low, high = overrides[name]
+        if (low is not None and value < low) or (high is not None and value > high):
+            bounds = [f"at least {low:g}"] if low is not None else []
+            bounds += [f"at most {high:g}"] if high is not None else []
+            raise InvalidRequest(
+                f"{name} is {value}",
+                why=f"the package's generation.overrides allow {' and '.join(bounds)}",
             )
 
 

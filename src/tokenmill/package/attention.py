@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from tokenmill.core.errors import InvalidPackage, UnsupportedModel
 from tokenmill.package.decoder_ports import DecoderPorts
 from tokenmill.package.document import Section
+from tokenmill.package.flow import Flow
 from tokenmill.package.model_package import (
     AttentionState,
     Ignored,
@@ -16,6 +17,7 @@ from tokenmill.package.model_package import (
     StateLayout,
 )
 from tokenmill.package.onnx_file import Node, OnnxFile
+from tokenmill.package.projection import key_head_dim
 
 _DTYPES = ("float32", "float16", "bfloat16", "int8", "uint8")
 _IN_PLACE = "com.microsoft.GroupQueryAttention"
@@ -28,6 +30,8 @@ class _InPlace:
     num_kv_heads: int
     window: int
     cache_bits: int
+    num_heads: int
+    head_dim: int | None
 
 
 def read_state(
@@ -60,27 +64,44 @@ def read_state(
                 why=f"its operator's attribute kv_num_heads is {operator.num_kv_heads}",
                 fix="Export the package again",
             )
+        size = _agreed(decoder, "head_size", head_dim, state, axis=3)
+        if operator is not None and operator.head_dim not in (None, size):
+            why = f"it is {size}, but the keys of layer {layer} have {operator.head_dim} a head"
+            raise decoder.wrong("head_size", f"{why} in {graph.path.name}")
         layers.append(
             AttentionState(
                 layer=layer,
                 num_kv_heads=count,
-                head_dim=_agreed(decoder, "head_size", head_dim, state, axis=3),
+                head_dim=size,
                 dtype=key.dtype,
                 sliding_window=operator.window or None if operator is not None else None,
             )
         )
+    _check_heads(decoder, graph, {operator.num_heads for operator in operators.values()})
     shared = all(tuple(port.name for port in state) in operators for state in ports.state)
     layout = StateLayout.SHARED_BUFFER if shared else StateLayout.PLAIN
     return StateContract(layout, tuple(layers)), _windows(decoder, layers)
 
 
+def _check_heads(decoder: Section, graph: OnnxFile, found: Collection[int]) -> None:
+    """Refuses a number of heads that no layer has; layers may differ."""
+    heads = decoder.integer("num_attention_heads", low=1)
+    if heads is not None and found and heads not in found:
+        have = ", ".join(str(count) for count in sorted(found))
+        why = f"it is {heads}, but the attention of {graph.path.name} has {have}"
+        raise decoder.wrong("num_attention_heads", why)
+
+
 def _operators(graph: OnnxFile) -> Mapping[tuple[str, ...], _InPlace]:
     """Returns operators by the names of past key, past value, present key and present value."""
+    flow = Flow(graph)
     return {
         (*node.inputs[3:5], *node.outputs[1:3]): _InPlace(
             _integer(node, "kv_num_heads"),
             max(0, _integer(node, "local_window_size")),
             _integer(node, "kv_cache_bit_width"),
+            _integer(node, "num_heads"),
+            key_head_dim(flow, node),
         )
         for node in graph.nodes
         if node.operator == _IN_PLACE

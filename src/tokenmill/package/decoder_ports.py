@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 from tokenmill.core.errors import InvalidPackage, UnsupportedModel
 from tokenmill.package.document import Section
+from tokenmill.package.flow import Flow
 from tokenmill.package.model_package import Ignored, Port, PortBinding, Role
 from tokenmill.package.onnx_file import OnnxFile
+from tokenmill.package.state_pairs import KEY, VALUE, find_pairs
 
 _INPUTS = {
     "input_ids": Role.INPUT_IDS,
@@ -70,6 +72,7 @@ def bind_ports(graph: OnnxFile, decoder: Section) -> DecoderPorts:
         *_single(graph, outputs, _OUTPUTS, is_input=False),
         *_layered(graph, outputs, _LAYERED_OUTPUTS, layers, is_input=False),
     ]
+    _refuse_repeated(graph, found)
     _require_roles(graph, found, inputs, outputs)
     taken = {(binding.port.name, binding.port.is_input) for binding in found}
     for port in graph.inputs:
@@ -86,6 +89,7 @@ def bind_ports(graph: OnnxFile, decoder: Section) -> DecoderPorts:
     )
     by_role = {(binding.role, binding.layer): binding.port for binding in found}
     _check_state(by_role, layers, graph)
+    _check_continued(by_role, layers, graph, inputs, outputs)
     return DecoderPorts(
         tuple(found),
         by_role[Role.LOGITS, None],
@@ -157,13 +161,25 @@ def _layered(
         for layer in range(layers):
             port = ports.get(template.replace("%d", str(layer)))
             if port is None:
-                missing = template.replace("%d", str(layer))
-                raise section.wrong(name, _lacks(graph, missing, is_input=is_input))
+                why = _lacks(graph, template.replace("%d", str(layer)), is_input=is_input)
+                raise section.wrong(name, f"num_hidden_layers is {layers}, and {why}")
             why = section.evidence(name)
             if declared is None:
                 why = f"the conventional name {template!r}"
             out.append(PortBinding(port, role, layer, why))
     return out
+
+
+def _refuse_repeated(graph: OnnxFile, found: list[PortBinding]) -> None:
+    roles: dict[tuple[str, bool], PortBinding] = {}
+    for binding in found:
+        before = roles.setdefault((binding.port.name, binding.port.is_input), binding)
+        if before is not binding:
+            raise InvalidPackage(
+                f"{binding.why} makes {binding.port.name!r} {binding.role.value}",
+                why=f"{before.why} makes this port of {graph.path.name} {before.role.value}",
+                fix="Correct one of them; a port has one role",
+            )
 
 
 def _require_roles(
@@ -199,6 +215,33 @@ def _check_state(
                     why=f"they are {past.dtype} {_shape(past)} and {port.dtype} {_shape(port)}",
                     fix="State must keep its type and shape from past to present",
                 )
+
+
+def _check_continued(
+    by_role: Mapping[tuple[Role, int | None], Port],
+    layers: int,
+    graph: OnnxFile,
+    inputs: Section,
+    outputs: Section,
+) -> None:
+    """Holds declared state against the operators: what continues which past, and which half."""
+    pairs = {pair.past: pair for pair in find_pairs(Flow(graph))}
+    halves = (
+        (KEY, Role.PAST_KEY, Role.PRESENT_KEY, "past_key_names", "present_key_names"),
+        (VALUE, Role.PAST_VALUE, Role.PRESENT_VALUE, "past_value_names", "present_value_names"),
+    )
+    for layer in range(layers):
+        for half, past_role, present_role, past_field, present_field in halves:
+            past, present = by_role[past_role, layer].name, by_role[present_role, layer].name
+            pair = pairs.get(past)
+            if pair is None:
+                continue
+            if pair.half not in (None, half):
+                why = f"{past!r} is a {half} there, and {graph.path.name} reads it as a {pair.half}"
+                raise inputs.wrong(past_field, why)
+            if present not in (pair.present, *pair.repeats):
+                why = f"{past!r} is continued by {pair.present!r} in {graph.path.name}"
+                raise outputs.wrong(present_field, f"it names {present!r}, but {why}")
 
 
 def _same_geometry(a: Port, b: Port) -> bool:

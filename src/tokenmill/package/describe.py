@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
-from tokenmill.package.model_package import Component, Ignored, ModelPackage
+from tokenmill.package.model_package import Component, Ignored, ModelPackage, Permissions
 
 
 def describe(package: ModelPackage) -> dict[str, Any]:
@@ -19,10 +20,13 @@ def describe(package: ModelPackage) -> dict[str, Any]:
         "context_length": package.context_length,
         "vocab_size": package.vocab_size,
         "hidden_size": package.hidden_size,
-        "components": {name: _component(part) for name, part in package.components.items()},
+        "components": {
+            name: _component(part, package.root) for name, part in package.components.items()
+        },
         "state": {
             "layout": state.layout.value,
             "bytes_per_token": state.bytes_per_token,
+            "capacity": state.capacity,
             "layers": [
                 {
                     "layer": layer.layer,
@@ -52,7 +56,33 @@ def describe(package: ModelPackage) -> dict[str, Any]:
             for name, options in package.provider_options
         ],
         "provenance": dict(package.provenance),
+        "permissions": _permissions(package.permissions),
+        "choices": [
+            {
+                "what": choice.what,
+                "chosen": choice.chosen,
+                "why": choice.why,
+                "others": dict(choice.others),
+            }
+            for choice in package.choices
+        ],
         "ignored": [_ignored(item) for item in package.ignored],
+        "losses": [_ignored(item) for item in package.losses],
+    }
+
+
+def _permissions(permissions: Permissions) -> dict[str, Any]:
+    overrides = permissions.overrides
+    return {
+        "prefix_cache": permissions.prefix_cache,
+        "continuous_batching": permissions.continuous_batching,
+        "prefill_chunk": permissions.prefill_chunk,
+        "overrides": None
+        if overrides is None
+        else {
+            name: {"minimum": allowed.minimum, "maximum": allowed.maximum}
+            for name, allowed in overrides.items()
+        },
     }
 
 
@@ -60,9 +90,9 @@ def _ignored(item: Ignored) -> dict[str, str]:
     return {"field": item.field, "value": item.value, "why": item.why}
 
 
-def _component(component: Component) -> dict[str, Any]:
+def _component(component: Component, root: Path) -> dict[str, Any]:
     return {
-        "file": component.file.name,
+        "file": _relative(component.file, root),
         "weight_bytes": component.weight_bytes,
         "operators": dict(component.operators),
         "ports": [
@@ -80,12 +110,18 @@ def _component(component: Component) -> dict[str, Any]:
     }
 
 
+def _relative(file: Path, root: Path) -> str:
+    return file.relative_to(root).as_posix() if file.is_relative_to(root) else file.name
+
+
 def to_text(description: dict[str, Any]) -> str:
     """Returns the description as lines for people; ports of equal layers are folded into one."""
     d = description
     state, text = d["state"], d["text"]
     defaults = ", ".join(f"{k} {v}" for k, v in d["defaults"].items() if v is not None)
     layers = f"{len(state['layers'])} layers of attention, {state['layout']}"
+    if state["capacity"] is not None:
+        layers += f" of {state['capacity']} tokens"
     bos = f"BOS {text['bos_token_id']} {'added' if text['add_bos'] else 'not added'}"
     facts = {
         "form": d["form"],
@@ -107,10 +143,38 @@ def to_text(description: dict[str, Any]) -> str:
         operators = list(component["operators"].items())
         lines.append("  operators    " + ", ".join(f"{op} x {n}" for op, n in operators[:6]))
         lines.extend(_port_lines(component["ports"]))
+    for choice in d["choices"]:
+        lines.append(f"{choice['what']} {choice['chosen']} taken ({choice['why']})")
+        lines.extend(f"  not {name}: {why}" for name, why in choice["others"].items())
+    lines.extend(_permission_lines(d["permissions"]))
+    lines.extend(f"lost: {item['field']} = {item['value']} ({item['why']})" for item in d["losses"])
     lines.extend(
         f"ignored: {item['field']} = {item['value']} ({item['why']})" for item in d["ignored"]
     )
     return "\n".join(lines)
+
+
+def _permission_lines(permissions: dict[str, Any]) -> list[str]:
+    lines = [
+        f"permission: {name} {'yes' if value is True else 'no' if value is False else value}"
+        for name, value in permissions.items()
+        if value is not None and name != "overrides"
+    ]
+    if permissions["overrides"] is not None:
+        allowed = ", ".join(
+            f"{name} {_range(bounds)}".strip() for name, bounds in permissions["overrides"].items()
+        )
+        lines.append(f"permission: a request may set {allowed or 'nothing'}")
+    return lines
+
+
+def _range(bounds: dict[str, float | None]) -> str:
+    low, high = bounds["minimum"], bounds["maximum"]
+    if low is not None and high is not None:
+        return f"from {low:g} to {high:g}"
+    if low is not None:
+        return f"from {low:g}"
+    return "" if high is None else f"up to {high:g}"
 
 
 def _port_lines(ports: list[dict[str, Any]]) -> list[str]:

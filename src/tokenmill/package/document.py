@@ -118,6 +118,41 @@ class Section:
         section._used.update(section._values)
         return out
 
+    def names(self) -> tuple[str, ...]:
+        """Returns the names of the fields that are there and not null, in order."""
+        return tuple(name for name, value in self._values.items() if value is not None)
+
+    def children(self, name: str) -> tuple[Section, ...]:
+        """Returns a list of objects; empty where it is absent."""
+        value = self.raw(name)
+        if value is None:
+            return ()
+        if not isinstance(value, list):
+            raise self.wrong(name, f"{_brief(value)} is not a list")
+        for index, item in enumerate(value):
+            if not isinstance(item, dict):
+                raise self.wrong(f"{name}[{index}]", f"{_brief(item)} is not an object")
+        return tuple(
+            Section(self.file, f"{self.field(name)}[{index}]", item)
+            for index, item in enumerate(value)
+        )
+
+    def text_list(self, name: str) -> tuple[str, ...]:
+        """Returns a list of strings; empty where it is absent."""
+        value = self.raw(name)
+        if value is None:
+            return ()
+        if not isinstance(value, list):
+            raise self.wrong(name, f"{_brief(value)} is not a list")
+        for index, item in enumerate(value):
+            if not isinstance(item, str):
+                raise self.wrong(f"{name}[{index}]", f"{_brief(item)} is not a string")
+        return tuple(value)
+
+    def brief(self, name: str) -> str:
+        """Returns the field as JSON, cut where it is long."""
+        return _brief(self.raw(name))
+
     def texts(self) -> Iterator[tuple[str, str]]:
         """Yields name and value of the fields that hold strings; none of them counts as used."""
         for name, value in self._values.items():
@@ -146,6 +181,7 @@ def read_document(file: Path) -> Section:
         raise not_json(file, error) from None
     if not isinstance(value, dict):
         raise InvalidPackage(f"{file}", why=f"it holds {_brief(value)}, not an object", fix=_FIX)
+    check_text(file, value)
     return Section(file, "", value)
 
 
@@ -176,6 +212,7 @@ def read_head(file: Path, wanted: frozenset[str]) -> Section:
             position = _expect(text, ",", position)
     except (ValueError, IndexError, RecursionError) as error:
         raise not_json(file, error) from None
+    check_text(file, values)
     return Section(file, "", values)
 
 
@@ -191,6 +228,20 @@ def read_text(file: Path) -> str:
         raise InvalidPackage(f"cannot read {file}", why=error.strerror or str(error)) from None
     except UnicodeDecodeError as error:
         raise InvalidPackage(f"{file} is not UTF-8", why=str(error), fix=_FIX) from None
+
+
+def check_text(file: Path, value: object) -> None:
+    """Checks that all texts in a value are whole: an escape may stand for half a character.
+
+    Raises:
+        InvalidPackage: one is not; no file could have that name, and no terminal could show it.
+    """
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        half = error.object[error.start]
+        why = f"a text holds {half!r}, half of a surrogate pair"
+        raise InvalidPackage(f"{file} is not valid", why=why, fix=_FIX) from None
 
 
 def not_json(file: Path, error: Exception) -> InvalidPackage:

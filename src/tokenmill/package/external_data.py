@@ -1,4 +1,4 @@
-"""Weights beside the graph: are they there, whole, and inside the package?"""
+"""The graph and the weights beside it: are they there, whole, and inside the package?"""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tokenmill.package.onnx_file import Initializer, OnnxFile
 
 
 def check_external_data(graph: OnnxFile, root: Path) -> None:
-    """Checks that all weights beside the graph are there, whole, and inside the package.
+    """Checks that graph and weights lie inside the package, and the weights are there, and whole.
 
     Args:
         graph: as read.
@@ -18,9 +18,15 @@ def check_external_data(graph: OnnxFile, root: Path) -> None:
             the `blobs` folder of a hub cache (`snapshots/<commit>` beside `blobs`).
 
     Raises:
-        InvalidPackage: a location that leads out of the package; names tensor and location.
+        InvalidPackage: a graph or a location that leads out of the package; names it.
         CorruptFile: a file that is missing or too short, or a length that does not fit the shape.
     """
+    if not is_inside(graph.path.resolve(), root):
+        raise InvalidPackage(
+            f"{graph.path} is a link out of {root}",
+            why=f"it leads to {graph.path.resolve()}",
+            fix="Graphs must lie in the package's own directory",
+        )
     sizes: dict[str, int] = {}
     for tensor in graph.initializers:
         if tensor.location is None:
@@ -57,7 +63,7 @@ def _external_size(graph: OnnxFile, tensor: Initializer, root: Path) -> int:
         raise refuse(f"{location!r} leads out of {root}")
     try:
         resolved = path.resolve(strict=True)
-        if not any(resolved.is_relative_to(home) for home in _homes(root)):
+        if not is_inside(resolved, root):
             raise refuse(f"{location!r} is a link out of {root}, to {resolved}")
         if not resolved.is_file():
             raise refuse(f"{location!r} is not a file")
@@ -67,6 +73,11 @@ def _external_size(graph: OnnxFile, tensor: Initializer, root: Path) -> int:
         raise CorruptFile(
             what, why=f"{path}: {why}", fix="Fetch the package again, with all its files"
         ) from None
+
+
+def is_inside(resolved: Path, root: Path) -> bool:
+    """Returns whether a path without links lies in the package, or in its hub cache's blobs."""
+    return any(resolved.is_relative_to(home) for home in _homes(root))
 
 
 def external_path(graph: OnnxFile, location: str) -> Path:

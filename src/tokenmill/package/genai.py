@@ -8,10 +8,12 @@ from pathlib import Path
 from tokenmill.core.errors import InvalidPackage, UnsupportedModel
 from tokenmill.core.ids import Fingerprint
 from tokenmill.package.attention import read_state
+from tokenmill.package.decoder_graph import DecoderGraph
 from tokenmill.package.decoder_ports import DecoderPorts, bind_ports
 from tokenmill.package.document import Section, read_document
 from tokenmill.package.external_data import check_external_data
 from tokenmill.package.identity import fingerprint_of
+from tokenmill.package.load_options import LoadOptions
 from tokenmill.package.model_package import (
     Component,
     GenerationDefaults,
@@ -23,6 +25,7 @@ from tokenmill.package.onnx_file import OnnxFile, read_onnx
 from tokenmill.package.precision import precision_in_words
 from tokenmill.package.search_defaults import read_search
 from tokenmill.package.text_files import DeclaredIds, read_text_files
+from tokenmill.package.wiring import check_wiring
 
 CONFIG_FILE = "genai_config.json"
 SIDECAR_FILE = "tokenmill.json"
@@ -30,7 +33,7 @@ SIDECAR_FILE = "tokenmill.json"
 _REFUSED_COMPONENTS = ("encoder", "vision", "speech", "embedding")
 
 
-def read_genai(root: Path) -> ModelPackage:
+def read_genai(root: Path, options: LoadOptions) -> ModelPackage:
     """Reads the directory. See `load_package` for what it raises."""
     config = read_document(root / CONFIG_FILE)
     model = config.section("model")
@@ -38,17 +41,21 @@ def read_genai(root: Path) -> ModelPackage:
     _refuse_other_kinds(model, decoder)
     graph = read_onnx(root / _graph_name(decoder))
     check_external_data(graph, root)
+    check_wiring(graph)
     ports = bind_ports(graph, decoder)
     sidecar = _read_sidecar(root)
     vocab_size = _vocab_size(model, graph, ports)
-    text = read_text_files(root, _declared_ids(model, vocab_size))
-    search = read_search(config.section("search"))
+    text = read_text_files(options.text_directory(root), _declared_ids(model, vocab_size))
+    search = read_search(config.section("search"), lossy=options.lossy)
     state, windows = read_state(graph, ports, decoder)
     defaults, more = _defaults(search.defaults, sidecar)
     documents = [root / CONFIG_FILE, *([root / SIDECAR_FILE] if sidecar else [])]
     context = model.integer("context_length", low=1)
     if context is None:
         raise model.wrong("context_length", "it is missing")
+    context, shortened = DecoderGraph(graph, ports, state).shortened(
+        context, model.evidence("context_length")
+    )
     providers = _provider_options(decoder.section("session_options"))
     provenance = sidecar.strings("provenance") if sidecar else {}
     if sidecar:
@@ -80,10 +87,12 @@ def read_genai(root: Path) -> ModelPackage:
             *more,
             *text.ignored,
             *windows,
+            *shortened,
             *ports.ignored,
             *_unused(config, model, decoder),
             *_notes(sidecar),
         ),
+        losses=search.losses,
     )
 
 
@@ -103,8 +112,10 @@ def _refuse_other_kinds(model: Section, decoder: Section) -> None:
 
 def _graph_name(decoder: Section) -> str:
     name = decoder.text("filename")
-    if not name or "\0" in name:
-        raise decoder.wrong("filename", "it is missing")
+    if not name:
+        raise decoder.wrong("filename", "it is missing" if name is None else "it is empty")
+    if "\0" in name:
+        raise decoder.wrong("filename", f"{name!r} is not a file's name")
     if Path(name).is_absolute() or ".." in Path(name).parts:
         raise decoder.wrong("filename", f"{name!r} leads out of the package")
     return name

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
+import glob
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any
 
 from tokenmill.core.errors import DownloadFailed, ModelNotFound
+from tokenmill.package import hub_listing
 from tokenmill.package.cache import Cache
+from tokenmill.package.hub_blobs import fetch_large_files
+from tokenmill.package.hub_files import pick_files
+from tokenmill.package.hub_id import is_hub_id
+from tokenmill.package.hub_listing import Listing, folder_of
+from tokenmill.package.load_options import LoadOptions
 
-_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+__all__ = ["fetch", "is_hub_id"]
 
+Progress = Callable[[str, int, int], None]
 
-def is_hub_id(text: str) -> bool:
-    """Returns whether the text has the shape of a hub id."""
-    return _ID.fullmatch(text) is not None
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_CHOOSE = LoadOptions()
 
 
 def fetch(
@@ -26,33 +35,153 @@ def fetch(
     patterns: Sequence[str] | None = None,
     offline: bool = False,
     endpoint: str | None = None,
+    options: LoadOptions = _CHOOSE,
+    progress: Progress | None = None,
 ) -> Path:
     """Returns a directory with the repository's files, fetched where the cache lacks them.
+
+    A download that was interrupted goes on where it ended.
 
     Args:
         repository: "org/name".
         revision: branch, tag or commit; None takes the main branch.
-        patterns: fetch files that match one of these only; None fetches all.
+        patterns: fetch files that match one of these only; None chooses by `options`.
         offline: use the cache only; so does the environment's HF_HUB_OFFLINE.
         endpoint: the hub's address; None takes the client's own (HF_ENDPOINT).
+        options: variant and providers; see `pick_files`.
+        progress: called with what is being done, how much is done, and how much there is.
 
     Raises:
-        ModelNotFound: there is no such repository or revision, or it is not public.
-        DownloadFailed: the hub cannot be reached, or the files are not in the cache offline.
+        ModelNotFound: there is no such repository or revision, it is not public, or no file of it
+            matches.
+        InvalidOption: the variant is not there, or must be named.
+        DownloadFailed: the hub cannot be reached, or files are not in the cache offline; the
+            message names them.
     """
-    from huggingface_hub import constants, snapshot_download
+    from huggingface_hub import constants
+
+    known = hub_listing.recall(cache, repository, revision)
+    is_fixed = revision is not None and _COMMIT.fullmatch(revision) is not None
+    with _typed_errors(repository, revision, offline=offline or bool(constants.HF_HUB_OFFLINE)):
+        if offline or constants.HF_HUB_OFFLINE or (is_fixed and known is not None):
+            names = None if known is None else _chosen(repository, known, patterns, options)
+            directory = _in_cache(repository, cache, known, names)
+            if directory is not None:
+                return directory
+            if offline or constants.HF_HUB_OFFLINE:
+                _refuse_missing(repository, cache, known, names)
+                return _snapshot(repository, cache, revision, endpoint, patterns, local=True)
+        with cache.lock(folder_of(repository)):
+            _remove_incomplete(cache.hub / folder_of(repository) / "blobs")
+            listing = _ask(repository, cache, revision, endpoint) or known
+            names = None if listing is None else _chosen(repository, listing, patterns, options)
+            if listing is not None and names is not None:
+                files = [file for file in listing.files if file.name in set(names)]
+                report = progress or (lambda what, done, total: None)
+                fetch_large_files(repository, cache, listing, files, endpoint, report)
+            wanted = patterns if names is None else [glob.escape(name) for name in names]
+            return _snapshot(repository, cache, revision, endpoint, wanted, local=False)
+
+
+def _ask(
+    repository: str, cache: Cache, revision: str | None, endpoint: str | None
+) -> Listing | None:
+    """Returns the listing; None where the hub does not give it: the client then says why."""
+    try:
+        listing = hub_listing.ask(repository, revision, endpoint)
+    except Exception:  # the kinds differ between the client's versions
+        return None
+    hub_listing.remember(cache, repository, revision, listing)
+    return listing
+
+
+def _chosen(
+    repository: str, listing: Listing, patterns: Sequence[str] | None, options: LoadOptions
+) -> tuple[str, ...]:
+    if not patterns:
+        return pick_files(listing.names, options)
+    # As the hub's client reads patterns: a folder stands for what is in it.
+    whole = [f"{pattern}*" if pattern.endswith("/") else pattern for pattern in patterns]
+    names = tuple(
+        name for name in listing.names if any(fnmatch(name, pattern) for pattern in whole)
+    )
+    if not names:
+        raise ModelNotFound(
+            f"{repository} has no file that matches {', '.join(patterns)}",
+            why=f"it has {', '.join(listing.names[:12])}",
+            fix="Correct --files",
+        )
+    return names
+
+
+def _in_cache(
+    repository: str, cache: Cache, listing: Listing | None, names: Sequence[str] | None
+) -> Path | None:
+    """Returns the directory if all of these files are in the cache."""
+    if listing is None or names is None or _missing(repository, cache, listing, names):
+        return None
+    return _directory(repository, cache, listing)
+
+
+def _directory(repository: str, cache: Cache, listing: Listing) -> Path:
+    return cache.hub / folder_of(repository) / "snapshots" / listing.commit
+
+
+def _missing(repository: str, cache: Cache, listing: Listing, names: Sequence[str]) -> list[str]:
+    directory = _directory(repository, cache, listing)
+    return [name for name in names if not (directory / name).is_file()]
+
+
+def _refuse_missing(
+    repository: str, cache: Cache, listing: Listing | None, names: Sequence[str] | None
+) -> None:
+    if listing is not None and names is not None:
+        missing = _missing(repository, cache, listing, names)
+        more = f" and {len(missing) - 8} more" if len(missing) > 8 else ""
+        raise DownloadFailed(
+            f"{repository} is not complete in the cache",
+            why=f"{', '.join(missing[:8])}{more} is missing, and the hub was not asked",
+            fix="Go online, or give a directory",
+        )
+
+
+def _snapshot(
+    repository: str,
+    cache: Cache,
+    revision: str | None,
+    endpoint: str | None,
+    patterns: Sequence[str] | None,
+    *,
+    local: bool,
+) -> Path:
+    from huggingface_hub import snapshot_download
+
+    return Path(
+        snapshot_download(
+            repository,
+            revision=revision,
+            cache_dir=cache.hub,
+            allow_patterns=list(patterns) if patterns else None,
+            local_files_only=local,
+            endpoint=endpoint,
+        )
+    )
+
+
+def _remove_incomplete(blobs: Path) -> None:
+    """Removes what killed processes left of files; the client begins those anew."""
+    for path in blobs.glob("*.incomplete"):
+        with contextlib.suppress(OSError):
+            path.unlink()
+
+
+@contextmanager
+def _typed_errors(repository: str, revision: str | None, *, offline: bool) -> Iterator[None]:
     from huggingface_hub import errors as hub
 
-    arguments: dict[str, Any] = {
-        "revision": revision,
-        "cache_dir": cache.hub,
-        "allow_patterns": list(patterns) if patterns else None,
-        "local_files_only": offline,
-        "endpoint": endpoint,
-    }
     at = f" at {revision}" if revision else ""
     try:
-        return Path(snapshot_download(repository, **arguments))
+        yield
     except hub.GatedRepoError:
         raise ModelNotFound(
             f"{repository} is not open to you",
@@ -67,7 +196,7 @@ def fetch(
         raise DownloadFailed(
             f"{repository}{at} could not be fetched",
             why="it is not in the cache, and the hub was not asked"
-            if offline or constants.HF_HUB_OFFLINE
+            if offline
             else f"it is not in the cache, and the hub did not answer: {_first_line(error)}",
             fix="Go online, or give a directory",
         ) from None

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from tokenmill.core.errors import InvalidPackage, UnsupportedModel
+from tokenmill.core.errors import InvalidPackage
+from tokenmill.package.bare import read_bare
 from tokenmill.package.document import read_document
 from tokenmill.package.genai import CONFIG_FILE, read_genai
+from tokenmill.package.graph_files import graph_files
+from tokenmill.package.hugging_face import read_hugging_face
+from tokenmill.package.load_options import LoadOptions
+from tokenmill.package.metadata.read import read_metadata
 from tokenmill.package.model_package import ModelPackage, PackageForm
+from tokenmill.package.variants import read_model_package
+
+__all__ = ["FORMS", "Form", "LoadOptions", "load_package"]
 
 
 class Form(NamedTuple):
@@ -18,17 +27,22 @@ class Form(NamedTuple):
     Attributes:
         matches: looks at file names, and into a manifest.
         sign: what it looks for, in words.
-        read: None where the form is known and not read yet.
+        read: reads the directory; see `load_package` for what it raises.
     """
 
     form: PackageForm
     matches: Callable[[Path], bool]
     sign: str
-    read: Callable[[Path], ModelPackage] | None
+    read: Callable[[Path, LoadOptions], ModelPackage]
 
 
 def _has(*names: str) -> Callable[[Path], bool]:
-    return lambda directory: any((directory / name).is_file() for name in names)
+    return lambda directory: any(_is_there(directory / name) for name in names)
+
+
+def _is_there(file: Path) -> bool:
+    """Whether anything has that name: a broken link or a folder is an error, not nothing."""
+    return os.path.lexists(file)
 
 
 def _is_model_package(directory: Path) -> bool:
@@ -37,32 +51,41 @@ def _is_model_package(directory: Path) -> bool:
 
 
 def _is_hugging_face(directory: Path) -> bool:
-    graphs = [*directory.glob("*.onnx"), *directory.glob("onnx/*.onnx")]
-    return (directory / "config.json").is_file() and bool(graphs)
+    return _is_there(directory / "config.json") and bool(graph_files(directory))
 
 
 def _is_bare(directory: Path) -> bool:
-    return (directory / "tokenizer.json").is_file() and any(directory.glob("*.onnx"))
+    return (directory / "tokenizer.json").is_file() and bool(graph_files(directory))
 
 
 FORMS: tuple[Form, ...] = (
-    Form(PackageForm.MODEL_PACKAGE, _is_model_package, "manifest.json with components", None),
+    Form(
+        PackageForm.MODEL_PACKAGE,
+        _is_model_package,
+        "manifest.json with components",
+        lambda root, options: read_model_package(root, options, load_package),
+    ),
     Form(
         PackageForm.INFERENCE_METADATA,
         _has(*(f"inference_metadata.{ending}" for ending in ("yaml", "yml", "json"))),
         "inference_metadata.yaml, .yml or .json",
-        None,
+        read_metadata,
     ),
     Form(PackageForm.GENAI, _has(CONFIG_FILE), CONFIG_FILE, read_genai),
     Form(
-        PackageForm.HUGGING_FACE, _is_hugging_face, "config.json with *.onnx or onnx/*.onnx", None
+        PackageForm.HUGGING_FACE,
+        _is_hugging_face,
+        "config.json with *.onnx or onnx/*.onnx",
+        read_hugging_face,
     ),
-    Form(PackageForm.BARE, _is_bare, "*.onnx with tokenizer.json", None),
+    Form(PackageForm.BARE, _is_bare, "*.onnx or onnx/*.onnx with tokenizer.json", read_bare),
 )
 """In order: the first form that matches is the directory's."""
 
+_CHOOSE = LoadOptions()
 
-def load_package(directory: Path) -> ModelPackage:
+
+def load_package(directory: Path, options: LoadOptions = _CHOOSE) -> ModelPackage:
     """Reads what a model is. Loads no weights, and imports no graph library.
 
     Raises:
@@ -74,15 +97,8 @@ def load_package(directory: Path) -> ModelPackage:
     if not root.is_dir():
         raise InvalidPackage(f"{directory} is not a directory", fix="Give a model's directory")
     for form in FORMS:
-        if not form.matches(root):
-            continue
-        if form.read is None:
-            raise UnsupportedModel(
-                f"{root} is a package of the form {form.form.value!r}",
-                why="this version reads onnxruntime-genai directories and GGUF files",
-                fix="Use the model's onnxruntime-genai or GGUF form",
-            )
-        return form.read(root)
+        if form.matches(root):
+            return form.read(root, options)
     looked = "; ".join(form.sign for form in FORMS)
     raise InvalidPackage(
         f"{root} holds no model", why=f"none of these is there: {looked}", fix="Check the path"

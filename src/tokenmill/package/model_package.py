@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
+from typing import NamedTuple
 
 from tokenmill.core.ids import Fingerprint
 
@@ -24,6 +25,12 @@ class Role(Enum):
     POSITION_IDS = "position_ids"
     PAST_KEY = "past_key"
     PAST_VALUE = "past_value"
+    WRITE_INDICES = "write_indices"
+    """Static caches: int64 [batch], where each row's new tokens are written."""
+    KV_LENGTHS = "kv_lengths"
+    """Static caches: int64 [batch], each row's tokens with the new ones."""
+    USE_CACHE_BRANCH = "use_cache_branch"
+    """Merged exports: bool [1], whether a past is given."""
     LOGITS = "logits"
     HIDDEN_STATES = "hidden_states"
     PRESENT_KEY = "present_key"
@@ -151,10 +158,17 @@ class AttentionState:
 
 @dataclass(frozen=True, slots=True)
 class StateContract:
-    """All state of one sequence, and what can be done with it."""
+    """All state of one sequence, and what can be done with it.
+
+    Attributes:
+        layout: see `StateLayout`.
+        attention: by layer.
+        capacity: tokens that a static cache holds, where the graph fixes that; else None.
+    """
 
     layout: StateLayout
     attention: tuple[AttentionState, ...]
+    capacity: int | None = None
 
     @property
     def bytes_per_token(self) -> int:
@@ -202,6 +216,31 @@ class GenerationDefaults:
     max_tokens: int | None = None
 
 
+class Range(NamedTuple):
+    """What a package lets a request choose; None: no bound on that side."""
+
+    minimum: float | None
+    maximum: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Permissions:
+    """What the package lets the runtime do. None: it says nothing.
+
+    Attributes:
+        prefix_cache: state may be reused between requests.
+        continuous_batching: requests may share steps.
+        prefill_chunk: tokens of a prompt in one step; 0 where a prompt must not be cut.
+        overrides: the generation fields that a request may set, by their names in
+            `GenerationDefaults`, each with its range; None where it may set all of them.
+    """
+
+    prefix_cache: bool | None = None
+    continuous_batching: bool | None = None
+    prefill_chunk: int | None = None
+    overrides: Mapping[str, Range] | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Ignored:
     """A field that the package carries and we do not use, with the reason."""
@@ -209,6 +248,23 @@ class Ignored:
     field: str
     value: str
     why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One of several that the package offers: a precision, a variant.
+
+    Attributes:
+        what: "file" or "variant".
+        chosen: its name.
+        why: the reason in one phrase.
+        others: the names that were not chosen, each with the reason.
+    """
+
+    what: str
+    chosen: str
+    why: str
+    others: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,6 +286,9 @@ class ModelPackage:
         provider_options: (provider name, its options) that the package asks for, in order.
         provenance: where the weights came from, field to value.
         ignored: fields that we do not use.
+        permissions: what the package allows.
+        choices: what was picked where the package offers several.
+        losses: what was given up where a lossy reading was asked for; see `LoadOptions`.
     """
 
     root: Path
@@ -246,6 +305,9 @@ class ModelPackage:
     provider_options: Sequence[tuple[str, Mapping[str, str]]] = ()
     provenance: Mapping[str, str] = field(default_factory=dict)
     ignored: tuple[Ignored, ...] = ()
+    permissions: Permissions = Permissions()
+    choices: tuple[Choice, ...] = ()
+    losses: tuple[Ignored, ...] = ()
 
     @property
     def decoder(self) -> Component:

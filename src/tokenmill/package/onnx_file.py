@@ -59,6 +59,19 @@ _MAX_RANK = 64
 Attribute = int | float | str | tuple[int, ...]
 
 
+class Branch(NamedTuple):
+    """A subgraph that a node holds.
+
+    Attributes:
+        scope: the number that its nodes carry.
+        inputs, outputs: names inside it.
+    """
+
+    scope: int
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
 class Node(NamedTuple):
     """An operator of the main graph or of a subgraph.
 
@@ -66,6 +79,8 @@ class Node(NamedTuple):
         operator: the type, after "domain." where the domain is not ONNX's own.
         inputs: names, "" for an optional one that is absent.
         attributes: those that are a number, a text or a list of whole numbers.
+        scope: of the graph it stands in: 0 is the main graph, subgraphs count from 1.
+        branches: the subgraphs among its attributes.
     """
 
     operator: str
@@ -73,6 +88,8 @@ class Node(NamedTuple):
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     attributes: Mapping[str, Attribute]
+    scope: int = 0
+    branches: tuple[Branch, ...] = ()
 
 
 class Initializer(NamedTuple):
@@ -102,7 +119,8 @@ class OnnxFile:
     Attributes:
         opsets: version by domain; ONNX's own domain is "".
         inputs: ports of the main graph that are not weights.
-        nodes, initializers: of the main graph and its subgraphs.
+        nodes, initializers: of the main graph and its subgraphs; the nodes of a subgraph stand
+            before the node that holds it.
         functions: (domain, name) of model-local functions.
     """
 
@@ -162,6 +180,7 @@ class _Reader:
 
     def __init__(self, out: OnnxFile, data: mmap.mmap) -> None:
         self._out, self._wire, self._data = out, Wire(data), data
+        self._scopes = 0
 
     def read(self) -> OnnxFile:
         out, has_graph = self._out, False
@@ -173,7 +192,7 @@ class _Reader:
                     out.producer = self._wire.text(item)
                 case 7:
                     has_graph = True
-                    self._graph(item, depth=0)
+                    self._graph(item, depth=0, scope=0)
                 case 8:
                     domain, version = self._opset(item)
                     out.opsets[domain] = version
@@ -191,28 +210,36 @@ class _Reader:
         message.require(BYTES)
         return self._wire.fields(message.value, message.stop)
 
-    def _graph(self, message: Field, depth: int) -> None:
+    def _graph(self, message: Field, depth: int, scope: int) -> Branch:
         if depth > _MAX_DEPTH:
             raise WireError(message.value, f"subgraphs are nested more than {_MAX_DEPTH} deep")
         out = self._out
+        inputs: list[str] = []
+        outputs: list[str] = []
         for item in self._fields(message):
             match item.number:
                 case 1:
-                    out.nodes.append(self._node(item, depth))
+                    out.nodes.append(self._node(item, depth, scope))
                 case 5:
                     out.initializers.append(self._tensor(item))
                 case 11 if depth == 0:
                     out.inputs.append(self._port(item, is_input=True))
                 case 12 if depth == 0:
                     out.outputs.append(self._port(item, is_input=False))
+                case 11:
+                    inputs.append(self._port(item, is_input=True).name)
+                case 12:
+                    outputs.append(self._port(item, is_input=False).name)
                 case 15:
                     out.initializers.extend(self._sparse(item))
+        return Branch(scope, tuple(inputs), tuple(outputs))
 
-    def _node(self, message: Field, depth: int) -> Node:
+    def _node(self, message: Field, depth: int, scope: int) -> Node:
         text = self._wire.text
         inputs: list[str] = []
         outputs: list[str] = []
         attributes: dict[str, Attribute] = {}
+        branches: list[Branch] = []
         name = operator = domain = ""
         for item in self._fields(message):
             match item.number:
@@ -225,14 +252,18 @@ class _Reader:
                 case 4:
                     operator = text(item)
                 case 5:
-                    attributes.update(self._attribute(item, depth))
+                    attributes.update(self._attribute(item, depth, branches))
                 case 7:
                     domain = text(item)
         if domain not in ("", "ai.onnx"):
             operator = f"{domain}.{operator}"
-        return Node(operator, name, tuple(inputs), tuple(outputs), attributes)
+        return Node(
+            operator, name, tuple(inputs), tuple(outputs), attributes, scope, tuple(branches)
+        )
 
-    def _attribute(self, message: Field, depth: int) -> Iterator[tuple[str, Attribute]]:
+    def _attribute(
+        self, message: Field, depth: int, branches: list[Branch]
+    ) -> Iterator[tuple[str, Attribute]]:
         name = ""
         value: Attribute | None = None
         numbers: list[int] = []
@@ -249,7 +280,8 @@ class _Reader:
                     item.require(BYTES)
                     value = self._data[item.value : item.stop].decode("utf-8", "replace")
                 case 6 | 10:
-                    self._graph(item, depth + 1)
+                    self._scopes += 1
+                    branches.append(self._graph(item, depth + 1, self._scopes))
                 case 8:
                     numbers.extend(signed(number) for number in self._wire.varints(item))
         if value is None and numbers:
@@ -302,6 +334,7 @@ class _Reader:
         name, dtype, bits = "", "", -1
         dims: list[int] = []
         raw: Field | None = None
+        typed = 0
         external: dict[str, str] = {}
         is_external = False
         for item in self._fields(message):
@@ -310,6 +343,8 @@ class _Reader:
                     dims.extend(self._checked_dims(item, len(dims)))
                 case 2:
                     dtype, bits = self._dtype(item)
+                case 4 | 5 | 7 | 10 | 11:
+                    typed += 1 if item.wire_type == VARINT else item.stop - item.value
                 case 8:
                     name = self._wire.text(item)
                 case 9:
@@ -330,6 +365,10 @@ class _Reader:
             location = external.get("location", "")
             return Initializer(name, dtype, tuple(dims), nbytes, location, max(offset, 0), length)
         if raw is None:
+            # A number of eight bytes may be written in one; in less it cannot be.
+            if nbytes > 8 * typed:
+                why = f"the tensor {name!r} has {typed} bytes where its shape asks for {nbytes}"
+                raise WireError(message.value, why)
             return Initializer(name, dtype, tuple(dims), nbytes, None, -1, -1)
         length = raw.stop - raw.value
         if length != nbytes:

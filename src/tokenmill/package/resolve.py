@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
 from tokenmill.core.errors import InvalidPackage, ModelNotFound
 from tokenmill.package import hub
 from tokenmill.package.cache import Cache
-from tokenmill.package.catalogue import pull, read_catalogue
-from tokenmill.package.genai import CONFIG_FILE
+from tokenmill.package.catalogue import HubEntry, pull, read_catalogue
+from tokenmill.package.graph_files import graph_files
+from tokenmill.package.hub_files import choose_folder, choose_gguf, package_folders
 from tokenmill.package.identity import content_identity
+from tokenmill.package.load_options import LoadOptions, load_options
 
 Progress = Callable[[str, int, int], None]
+
+_CHOOSE = LoadOptions()
 
 IMPORTER = 1
 """Counts up when an import's result changes, so that older ones are made anew."""
@@ -29,6 +34,7 @@ def resolve_model(
     offline: bool = False,
     allow_pull: bool = True,
     precision: str = "keep",
+    options: LoadOptions = _CHOOSE,
     progress: Progress | None = None,
 ) -> Path:
     """Returns a model's directory; fetches and imports where that has not been done before.
@@ -40,28 +46,45 @@ def resolve_model(
         offline: use only what is here.
         allow_pull: fetch a catalogue's model that is not in the cache; else it is an error.
         precision: for GGUF files: "keep", "fp32", "int8" or "int4".
+        options: which variant, where there are several.
         progress: called with what is being done, how much is done, and how much there is.
 
     Raises:
         ModelNotFound: nothing of that name; the message says what was tried.
         DownloadFailed: it is known and could not be fetched.
         InvalidPackage: a GGUF file that cannot be imported.
+        InvalidOption: several models are there, and the variant names none of them.
     """
     path, is_directory, is_file = _look(text)
     if is_directory:
-        return _with_gguf(path, cache, precision, progress)
+        return _with_gguf(path, cache, options, precision, progress)
     if is_file:
         return import_file(path, cache, precision=precision, progress=progress)
     entry = read_catalogue().get(text)
-    if entry is not None:
+    if isinstance(entry, HubEntry):
+        revision, patterns = revision or entry.revision, patterns or entry.files
+        text, offline = entry.repository, offline or not allow_pull
+    elif entry is not None:
         file = pull(entry, cache, offline=offline or not allow_pull, progress=progress)
+        cache.touch(file)
         return import_file(file, cache, precision=precision, progress=progress)
-    if any(entry.name == text for entry in _imports(cache)):
+    elif any(path.name == text for path in _imports(cache)):
+        cache.touch(cache.imports / text)
         return cache.imports / text
-    if hub.is_hub_id(text):
-        directory = hub.fetch(text, cache, revision=revision, patterns=patterns, offline=offline)
-        return _with_gguf(_only_package(directory), cache, precision, progress)
-    raise _not_found(text)
+    elif not hub.is_hub_id(text):
+        raise _not_found(text)
+    directory = hub.fetch(
+        text,
+        cache,
+        revision=revision,
+        patterns=patterns or None,
+        offline=offline,
+        options=options,
+        progress=progress,
+    )
+    cache.touch(directory)
+    package = _only_package(directory, patterns, options.variant)
+    return _with_gguf(package, cache, options, precision, progress, patterns=patterns)
 
 
 def resolve_with_options(
@@ -75,6 +98,7 @@ def resolve_with_options(
         patterns=options["files"] or None,
         offline=options["offline"],
         precision=options["precision"],
+        options=load_options(options),
         progress=progress,
     )
 
@@ -112,6 +136,7 @@ def import_file(
     identity = f"{content_identity(file)[:12]}-{IMPORTER}"
     destination = cache.imports / f"{file.stem}-{precision}-{identity}"
     if destination.is_dir():
+        cache.touch(destination)
         return destination
     with cache.lock(destination.name):
         if not destination.is_dir():
@@ -137,33 +162,38 @@ def _imports(cache: Cache) -> Iterator[Path]:
                 yield path
 
 
-def _only_package(directory: Path) -> Path:
-    """Returns the one folder with a package where a repository holds it below its root."""
-    if (directory / CONFIG_FILE).is_file():
+def _only_package(directory: Path, patterns: Sequence[str] | None, variant: str | None) -> Path:
+    """Returns the folder with the package that is meant; a snapshot may hold others, too."""
+    names = [path.relative_to(directory).as_posix() for path in directory.rglob("*.*")]
+    folders = package_folders(name for name in names if _matches(name, patterns))
+    if not folders or "" in folders:
         return directory
-    found = sorted({config.parent for config in directory.rglob(CONFIG_FILE)})
-    if len(found) > 1:
-        names = ", ".join(folder.relative_to(directory).as_posix() for folder in found[:8])
-        raise InvalidPackage(
-            f"{directory} holds {len(found)} models",
-            why=names,
-            fix="Choose one with --files, as in --files 'folder/*'",
-        )
-    return found[0] if found else directory
+    return directory / choose_folder(folders, variant)
 
 
-def _with_gguf(directory: Path, cache: Cache, precision: str, progress: Progress | None) -> Path:
-    """Returns the directory, or the import of the one GGUF file that is all it holds."""
-    files = sorted(directory.glob("*.gguf"))
-    if not files or any(directory.glob("*.onnx")) or (directory / CONFIG_FILE).is_file():
+def _matches(name: str, patterns: Sequence[str] | None) -> bool:
+    return not patterns or any(fnmatch(name, pattern) for pattern in patterns)
+
+
+def _with_gguf(
+    directory: Path,
+    cache: Cache,
+    options: LoadOptions,
+    precision: str,
+    progress: Progress | None,
+    *,
+    patterns: Sequence[str] | None = None,
+) -> Path:
+    """Returns the directory, or the import of a GGUF file where it holds nothing else."""
+    names = [file.name for file in sorted(directory.glob("*.gguf"))]
+    names = [name for name in names if _matches(name, patterns)]
+    is_package = bool(graph_files(directory)) or "" in package_folders(
+        path.name for path in directory.glob("*.*")
+    )
+    if not names or is_package:
         return directory
-    if len(files) > 1:
-        raise InvalidPackage(
-            f"{directory} holds {len(files)} GGUF files",
-            why=", ".join(file.name for file in files[:8]),
-            fix="Give one of them; from a hub, choose with --files",
-        )
-    return import_file(files[0], cache, precision=precision, progress=progress)
+    file = directory / choose_gguf(names, options.variant, str(directory))
+    return import_file(file, cache, precision=precision, progress=progress)
 
 
 def _not_found(text: str) -> ModelNotFound:

@@ -25,24 +25,33 @@ class Search(NamedTuple):
 
     defaults: GenerationDefaults
     ignored: tuple[Ignored, ...]
+    losses: tuple[Ignored, ...] = ()
 
 
-def read_search(search: Section) -> Search:
+def read_search(search: Section, *, lossy: bool = False) -> Search:
     """Reads the section.
+
+    Args:
+        lossy: go on without beams, and list that among the losses.
 
     Raises:
         UnsupportedModel: it asks for beams, which would change every output.
     """
-    ignored = []
+    ignored: list[Ignored] = []
+    losses: list[Ignored] = []
     for name, neutral in _NEUTRAL.items():
         value = search.number(name, -1e9, 1e9)
         if value is None or value == neutral:
+            continue
+        if name == "num_beams" and lossy:
+            why = "this version does not search with beams; it takes one token at a time"
+            losses.append(Ignored(search.evidence(name), f"{value:g}", why))
             continue
         if name == "num_beams":
             raise UnsupportedModel(
                 f"{search.evidence(name)} is {value:g}",
                 why="this version does not search with beams",
-                fix=f"Set it to {neutral}",
+                fix=f"Set it to {neutral}, or read the package lossily (--lossy)",
             )
         ignored.append(Ignored(search.evidence(name), f"{value:g}", "not executed by this version"))
     for name, why in (
@@ -55,7 +64,7 @@ def read_search(search: Section) -> Search:
             ignored.append(Ignored(search.evidence(name), str(value), why))
     # Whether past and present may be one buffer is seen in the graph's own operators.
     search.boolean("past_present_share_buffer")
-    return Search(_defaults(search), tuple(ignored))
+    return Search(_defaults(search), tuple(ignored), tuple(losses))
 
 
 def _defaults(search: Section) -> GenerationDefaults:

@@ -6,6 +6,7 @@ special_tokens_map.json, generation_config.json and the chat templates.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,7 +58,7 @@ def read_text_files(root: Path, ids: DeclaredIds) -> TextFiles:
     generation = _optional(root / "generation_config.json")
     specials = _optional(root / "special_tokens_map.json")
     file = root / "tokenizer.json"
-    tokenizer_file = file if file.is_file() else None
+    tokenizer_file = file if os.path.lexists(file) else None
     tokenizer = read_head(file, _HEAD) if tokenizer_file else Section(file, "", {})
     added = _added_tokens(tokenizer)
     ignored: list[Ignored] = []
@@ -69,6 +70,11 @@ def read_text_files(root: Path, ids: DeclaredIds) -> TextFiles:
         else:
             why = f"the vocabulary has the ids 0 to {ids.vocab_size - 1}"
             ignored.append(Ignored(evidence, str(token_id), why))
+    pad = ids.pad
+    if pad is not None and not 0 <= pad < ids.vocab_size:
+        why = f"the vocabulary has the ids 0 to {ids.vocab_size - 1}"
+        ignored.append(Ignored("pad_token_id", str(pad), why))
+        pad = None
     bos, add_bos = _bos(ids, config, tokenizer, tokens, added, ignored)
     _name_tokens(tokens, config, added, {"bos_token": bos, "eos_token": _first(ids.eos)})
     default, named, source = _templates(root, config)
@@ -81,13 +87,14 @@ def read_text_files(root: Path, ids: DeclaredIds) -> TextFiles:
         bos_token_id=bos,
         add_bos=add_bos,
         eos_token_ids=frozenset(eos),
-        pad_token_id=ids.pad,
+        pad_token_id=pad,
     )
     return TextFiles(text, tuple(ignored), generation)
 
 
 def _optional(file: Path) -> Section:
-    return read_document(file) if file.is_file() else Section(file, "", {})
+    """Reads a file if there is anything of that name; a broken link is an error, not nothing."""
+    return read_document(file) if os.path.lexists(file) else Section(file, "", {})
 
 
 def _first(eos: tuple[tuple[int, str], ...]) -> int | None:
@@ -158,13 +165,17 @@ def _bos(
     putting a token before the text.
     """
     prefix = _prefix_token(tokenizer, added)
+    if prefix is not None and not 0 <= prefix < ids.vocab_size:
+        why = f"the vocabulary has the ids 0 to {ids.vocab_size - 1}"
+        ignored.append(Ignored(tokenizer.evidence("post_processor"), f"prefix {prefix}", why))
+        prefix = None
     wanted = config.boolean("add_bos_token")
     named = added.get(tokens.get("bos_token", ""))
     bos = next((one for one in (ids.bos, named, prefix) if one is not None), None)
     if bos is not None and not 0 <= bos < ids.vocab_size:
         why = f"the vocabulary has the ids 0 to {ids.vocab_size - 1}"
         ignored.append(Ignored(ids.evidence_bos or "bos_token_id", str(bos), why))
-        bos = named
+        bos = named if named is not None and 0 <= named < ids.vocab_size else None
     if wanted is None:
         if prefix is not None and bos != prefix:
             why = f"the tokenizer puts {prefix} before a text"

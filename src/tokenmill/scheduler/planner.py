@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from tokenmill.scheduler.costs import StepCosts
 from tokenmill.scheduler.sequence import Sequence
+
+_LEAST_CHUNK = 16
+"""Prompt tokens that a step always has room for, so that a prompt gets on."""
 
 
 class PlannedRow(NamedTuple):
@@ -45,6 +49,26 @@ def plan_step(running: Iterable[Sequence], prefill_tokens: int) -> list[PlannedR
         rows.append(PlannedRow(sequence, count, samples=count == pending))
         left -= count
     return rows
+
+
+def prefill_budget(
+    costs: StepCosts, decode_rows: int, prefill_tokens: int, max_stretch: float
+) -> int:
+    """Returns how many prompt tokens a step may hold beside rows that decode.
+
+    Args:
+        costs: what was learnt of this model on this machine.
+        decode_rows: at least 1.
+        prefill_tokens: never more than these; also the answer while nothing is known.
+        max_stretch: how many times longer the step may become, above 1.
+    """
+    alone = costs.decode_seconds(decode_rows)
+    if alone is None:
+        return prefill_tokens
+    tokens = costs.prefill_tokens_within((max_stretch - 1) * alone)
+    if tokens is None:
+        return prefill_tokens
+    return min(prefill_tokens, max(_LEAST_CHUNK, tokens))
 
 
 def chunk_length(pending: int, limit: int) -> int:

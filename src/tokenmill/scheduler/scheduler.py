@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence as SequenceOf
 
-from tokenmill.scheduler.planner import PlannedRow, plan_step
+from tokenmill.scheduler.costs import StepCosts
+from tokenmill.scheduler.planner import PlannedRow, plan_step, prefill_budget
 from tokenmill.scheduler.sequence import Sequence
 
 
@@ -14,11 +16,17 @@ class Scheduler:
     Args:
         max_rows: most sequences that run at once.
         prefill_tokens: most prompt tokens in a step, at least 2.
+        max_stretch: how many times longer than without them prompt tokens may make a step in
+            which others decode; None for no such bound.
     """
 
-    def __init__(self, max_rows: int, prefill_tokens: int) -> None:
+    def __init__(
+        self, max_rows: int, prefill_tokens: int, max_stretch: float | None = None
+    ) -> None:
         self._max_rows = max_rows
         self._prefill_tokens = prefill_tokens
+        self._max_stretch = max_stretch
+        self._costs = StepCosts()
         self._waiting: deque[Sequence] = deque()
         self._running: list[Sequence] = []
 
@@ -53,4 +61,18 @@ class Scheduler:
 
     def plan(self) -> list[PlannedRow]:
         """Returns the rows of the next step; empty when nothing runs."""
-        return plan_step(self._running, self._prefill_tokens)
+        decode_rows = sum(not sequence.is_prefilling for sequence in self._running)
+        budget = self._prefill_tokens
+        if self._max_stretch is not None and 0 < decode_rows < len(self._running):
+            budget = prefill_budget(self._costs, decode_rows, budget, self._max_stretch)
+        return plan_step(self._running, budget)
+
+    def observe(self, plan: SequenceOf[PlannedRow], seconds: float) -> None:
+        """Learns from what a step took; `plan` as it was before its tokens were committed."""
+        decode_rows = prefill_tokens = 0
+        for row in plan:
+            if row.sequence.is_prefilling:
+                prefill_tokens += row.num_tokens
+            else:
+                decode_rows += 1
+        self._costs.observe(decode_rows, prefill_tokens, seconds)

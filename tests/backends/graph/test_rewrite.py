@@ -19,10 +19,17 @@ from tokenmill.backends.graph.ports import (
     TOTAL_INPUT,
     DecoderPorts,
 )
-from tokenmill.backends.graph.rewrite import rewrite
+from tokenmill.backends.graph.rewrite import Rewritten, rewrite
 from tokenmill.core.errors import CorruptFile, InvalidPackage
 
 PORTS = DecoderPorts("logits", "attention_mask")
+
+
+def rewritten(file: Path, cache: Path | None = None) -> bytes:
+    result = rewrite(file, PORTS, cache)
+    assert (result.shares_buffers, result.notes) == (False, ())
+    assert result.graph is not None
+    return result.graph
 
 
 def inputs_of(content: bytes) -> set[str]:
@@ -30,8 +37,7 @@ def inputs_of(content: bytes) -> set[str]:
 
 
 def test_both_rewrites_show_in_the_inputs(tmp_path: Path) -> None:
-    content = rewrite(save_decoder(TinySpec(), tmp_path), PORTS)
-    assert content is not None
+    content = rewritten(save_decoder(TinySpec(), tmp_path))
     model = onnx.ModelProto.FromString(content)
     onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
     assert {POSITIONS_INPUT, LENGTHS_INPUT, TOTAL_INPUT} < inputs_of(content)
@@ -43,8 +49,7 @@ def test_both_rewrites_show_in_the_inputs(tmp_path: Path) -> None:
 
 
 def test_a_mask_with_another_use_stays(tmp_path: Path) -> None:
-    content = rewrite(save_decoder(TinySpec(mask_needed=True), tmp_path), PORTS)
-    assert content is not None
+    content = rewritten(save_decoder(TinySpec(mask_needed=True), tmp_path))
     assert POSITIONS_INPUT in inputs_of(content)
     assert "attention_mask" in inputs_of(content)
     assert LENGTHS_INPUT not in inputs_of(content)
@@ -52,8 +57,7 @@ def test_a_mask_with_another_use_stays(tmp_path: Path) -> None:
 
 def test_external_weights_stay_where_they_are(tmp_path: Path) -> None:
     cache = tmp_path / "cache"
-    content = rewrite(save_decoder(TinySpec(external=True), tmp_path), PORTS, cache)
-    assert content is not None
+    content = rewritten(save_decoder(TinySpec(external=True), tmp_path), cache)
     (file,) = cache.iterdir()
     assert file.stat().st_size < 0.2 * (tmp_path / "model.onnx.data").stat().st_size
     options = onnxruntime.SessionOptions()
@@ -75,9 +79,9 @@ def test_that_nothing_applies_is_remembered_too(
 ) -> None:
     file = save_decoder(TinySpec(), tmp_path)
     ports = DecoderPorts("other", None)
-    assert rewrite(file, ports, tmp_path / "cache") is None
+    assert rewrite(file, ports, tmp_path / "cache") == Rewritten(None, False, ())
     monkeypatch.delattr(apply_module, "apply_rewrites")
-    assert rewrite(file, ports, tmp_path / "cache") is None
+    assert rewrite(file, ports, tmp_path / "cache") == Rewritten(None, False, ())
 
 
 def test_another_graph_is_another_entry(tmp_path: Path) -> None:
@@ -94,9 +98,10 @@ def test_a_damaged_entry_is_rebuilt(tmp_path: Path, damage: bytes | None) -> Non
     file = save_decoder(TinySpec(), tmp_path)
     first = rewrite(file, PORTS, cache)
     (entry,) = cache.iterdir()
-    entry.write_bytes(entry.read_bytes()[:-1] if damage is None else damage)
+    sound = entry.read_bytes()
+    entry.write_bytes(sound[:-1] if damage is None else damage)
     assert rewrite(file, PORTS, cache) == first
-    assert [path.read_bytes() for path in cache.iterdir()] == [first]
+    assert [path.read_bytes() for path in cache.iterdir()] == [sound]
 
 
 def test_a_cache_that_cannot_be_written_costs_only_time(tmp_path: Path) -> None:
@@ -109,7 +114,7 @@ def test_large_graphs_with_weights_inside_are_not_copied_to_the_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tokenmill.backends.graph.rewrite._MAX_CACHED_BYTES", 1000)
-    assert rewrite(save_decoder(TinySpec(), tmp_path), PORTS, tmp_path / "cache") is not None
+    rewritten(save_decoder(TinySpec(), tmp_path), tmp_path / "cache")
     assert not (tmp_path / "cache").exists()
 
 
@@ -128,10 +133,10 @@ def test_a_warm_start_imports_no_graph_library(tmp_path: Path) -> None:
         import sys
         from pathlib import Path
         from tokenmill.backends.graph.ports import DecoderPorts
-        from tokenmill.backends.graph.rewrite import rewrite
+        from tokenmill.backends.graph.rewrite import Probe, Rewritten, rewrite
         import tokenmill.backends.ort.backend
         file, cache = map(Path, sys.argv[1:])
-        assert rewrite(file, DecoderPorts("logits", "attention_mask"), cache)
+        assert rewrite(file, DecoderPorts("logits", "attention_mask"), cache).graph
         assert "onnx" not in sys.modules, "onnx was imported"
     """
     command = [sys.executable, "-c", textwrap.dedent(script), str(file), str(tmp_path / "cache")]

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from tokenmill.backends.ort.calls import PlannedRow, plan_calls
+from tokenmill.backends.ort.calls import Company, PlannedRow, plan_calls
 
 
 def rows(*work: tuple[int, int]) -> list[PlannedRow]:
@@ -25,3 +25,25 @@ def test_first_chunks_part_where_padding_costs_more_than_a_call() -> None:
 
 def test_nothing_planned_is_no_call() -> None:
     assert plan_calls([]) == []
+
+
+def test_rows_that_cannot_share_go_alone() -> None:
+    company = Company(alone=True)
+    assert plan_calls(rows((0, 1), (50, 8), (0, 8)), company) == [[0], [1], [2]]
+
+
+def test_without_padding_only_equal_pasts_and_equal_first_chunks_meet() -> None:
+    company = Company(unequal_pasts=False, unequal_firsts=False)
+    work = rows((9, 1), (4, 1), (9, 1), (0, 6), (0, 5), (0, 6), (4, 6))
+    assert plan_calls(work, company) == [[1], [0, 2], [4], [3, 5], [6]]
+
+
+def test_ragged_rows_meet_whatever_their_pasts() -> None:
+    company = Company(ragged=True, capacity=100)
+    work = rows((9, 8), (0, 7), (4, 1), (50, 8))
+    assert plan_calls(work, company) == [[2], [0, 3, 1]]
+
+
+def test_padding_never_leaves_the_cache() -> None:
+    company = Company(ragged=True, capacity=100)
+    assert plan_calls(rows((10, 20), (80, 19), (81, 19)), company) == [[0, 1], [2]]

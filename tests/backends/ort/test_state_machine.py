@@ -7,16 +7,25 @@ import shutil
 import tempfile
 from functools import cache
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
+from support.layouts import Spec
+from support.plain_package import make_plain_package
 from support.tiny_onnx import TinySpec
 from support.tiny_package import make_package
+from support.tiny_plain import PlainSpec, PortNames
+from support.tiny_static import StaticSpec, make_static_package
+from tokenmill.backends.base import DecodeBackend
 from tokenmill.backends.config import BackendConfig
+from tokenmill.backends.ort import buckets
 from tokenmill.backends.ort.backend import OrtBackend
+from tokenmill.backends.ort.plain_backend import PlainBackend
+from tokenmill.backends.ort.static_backend import StaticBackend
 from tokenmill.backends.reference.backend import ReferenceBackend
 from tokenmill.core.errors import OutOfMemory
 from tokenmill.core.ids import SequenceId
@@ -24,17 +33,27 @@ from tokenmill.core.pages import PageBlock
 from tokenmill.core.rows import Logits, Row
 from tokenmill.package.model_package import ModelPackage
 
-_SPEC = TinySpec(layers=1, hidden=32, heads=2, kv_heads=1, ffn=32, vocab=16, context=64)
+_SIZE = {"layers": 1, "hidden": 32, "heads": 2, "kv_heads": 1, "ffn": 32, "vocab": 16}
+_SPEC = TinySpec(**_SIZE, context=64)
+_PLAIN = PlainSpec(**_SIZE, head_dim=16, context=64)
+_UNMASKED = PlainSpec(
+    **_SIZE, head_dim=16, context=64, names=PortNames(attention_mask=None, position_ids=None)
+)
+_STATIC = StaticSpec(**_SIZE, context=64, capacity=None)
 _CONFIG = BackendConfig(threads=1, max_rows=4, max_context=48)
 
 Pair = tuple[SequenceId, SequenceId]
 
 
 @cache
-def _package() -> ModelPackage:
+def _package(spec: Spec) -> ModelPackage:
     directory = Path(tempfile.mkdtemp())
     atexit.register(shutil.rmtree, directory)
-    return make_package(directory, _SPEC)
+    if isinstance(spec, PlainSpec):
+        return make_plain_package(directory, spec)
+    if isinstance(spec, StaticSpec):
+        return make_static_package(directory, spec)
+    return make_package(directory, spec)
 
 
 class Backends(RuleBasedStateMachine):
@@ -43,10 +62,13 @@ class Backends(RuleBasedStateMachine):
     sequences = Bundle("sequences")
     blocks = Bundle("blocks")
 
+    kind: type[OrtBackend] | type[PlainBackend] | type[StaticBackend]
+    spec: Spec
+
     def __init__(self) -> None:
         super().__init__()
-        self.ort = OrtBackend(_package(), _CONFIG)
-        self.reference = ReferenceBackend(_package(), _CONFIG)
+        self.ort: DecodeBackend = self.kind(_package(self.spec), _CONFIG)
+        self.reference = ReferenceBackend(_package(self.spec), _CONFIG)
         self.live: list[Pair] = []
 
     def _both(self, ort: SequenceId, reference: SequenceId) -> Pair:
@@ -135,11 +157,47 @@ class Backends(RuleBasedStateMachine):
         self.reference.shutdown()
 
 
-TestBackends = Backends.TestCase
-TestBackends.settings = settings(
+_SETTINGS = settings(
     max_examples=25,
     stateful_step_count=30,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
     print_blob=True,
 )
+
+
+class SharedBuffers(Backends):
+    kind, spec = OrtBackend, _SPEC
+
+
+class Plain(Backends):
+    kind, spec = PlainBackend, _PLAIN
+
+
+class PlainWithoutMask(Backends):
+    kind, spec = PlainBackend, _UNMASKED
+
+
+class StaticCaches(Backends):
+    """Rows are laid out for 16 tokens, so that they grow and shrink."""
+
+    kind, spec = StaticBackend, _STATIC
+
+    def __init__(self) -> None:
+        self.first = mock.patch.object(buckets, "_FIRST", 16)
+        self.first.start()
+        super().__init__()
+
+    def teardown(self) -> None:
+        super().teardown()
+        self.first.stop()
+
+
+TestSharedBuffers = SharedBuffers.TestCase
+TestPlain = Plain.TestCase
+TestPlainWithoutMask = PlainWithoutMask.TestCase
+TestStaticCaches = StaticCaches.TestCase
+TestSharedBuffers.settings = _SETTINGS
+TestPlain.settings = _SETTINGS
+TestPlainWithoutMask.settings = _SETTINGS
+TestStaticCaches.settings = _SETTINGS

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import onnx
+from onnx.inliner import inline_local_functions
 
 from tokenmill.backends.graph.cut_rows import cut_rows
 from tokenmill.backends.graph.direct_lengths import direct_lengths
@@ -14,11 +15,20 @@ from tokenmill.backends.graph.ports import (
     TOTAL_INPUT,
     DecoderPorts,
 )
+from tokenmill.backends.graph.rewritten import Rewritten
+from tokenmill.backends.graph.share_buffers import share_buffers as to_shared_buffers
+from tokenmill.backends.graph.weights_by_place import weights_by_place
 from tokenmill.core.errors import CorruptFile
 
 
-def apply_rewrites(content: bytes, ports: DecoderPorts, file: Path) -> bytes | None:
-    """Returns the rewritten model, or None where no pattern is recognised.
+def apply_rewrites(
+    content: bytes, ports: DecoderPorts, file: Path, *, share_buffers: bool = True
+) -> Rewritten:
+    """Returns the rewritten model.
+
+    Args:
+        content: of `file`.
+        share_buffers: whether to try to let past and present be one buffer.
 
     Raises:
         CorruptFile: `content` is not an ONNX model; `file` names it.
@@ -29,9 +39,15 @@ def apply_rewrites(content: bytes, ports: DecoderPorts, file: Path) -> bytes | N
         raise CorruptFile(
             f"{file} is not an ONNX model", why=str(error), fix="Fetch or export it again"
         ) from None
-    done = cut_rows(model.graph, ports.logits, POSITIONS_INPUT)
-    if ports.attention_mask is not None:
+    shares, notes = False, tuple[str, ...]()
+    if share_buffers and ports.state:
+        if model.functions:
+            model = inline_local_functions(model)
+        shares, notes = to_shared_buffers(model, ports, file.parent)
+    done = shares | cut_rows(model.graph, ports.logits, POSITIONS_INPUT)
+    if ports.attention_mask is not None and not shares:
         done |= direct_lengths(model, ports.attention_mask, LENGTHS_INPUT, TOTAL_INPUT)
     if not done:
-        return None
-    return bytes(model.SerializeToString())
+        return Rewritten(None, False, notes)
+    weights_by_place(model, file, content)
+    return Rewritten(bytes(model.SerializeToString()), shares, notes)

@@ -10,11 +10,11 @@ from pathlib import Path
 
 
 class GraphCache:
-    """Files named `<key>-<digest of the content>.onnx` in one directory.
+    """Files named `<key>-<digest of the content>.graph` in one directory.
 
-    The digest makes a damaged file recognisable without a second file. An empty file says that
-    no rewrite applies. Files are written beside their place and renamed, so that readers never
-    see half of one; a directory that cannot be written only costs time.
+    The digest makes a damaged file recognisable without a second file. Files are written beside
+    their place and renamed, so that readers never see half of one; a directory that cannot be
+    written only costs time.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -22,7 +22,7 @@ class GraphCache:
 
     def load(self, key: str) -> bytes | None:
         """Returns what was stored under the key, or None. Removes what is damaged."""
-        for file in sorted(self._directory.glob(f"{key}-*.onnx")):
+        for file in sorted(self._directory.glob(f"{key}-*.graph")):
             try:
                 content = file.read_bytes()
             except OSError:
@@ -50,4 +50,4 @@ class GraphCache:
 
 
 def _name(key: str, content: bytes) -> str:
-    return f"{key}-{hashlib.sha256(content).hexdigest()[:32]}.onnx"
+    return f"{key}-{hashlib.sha256(content).hexdigest()[:32]}.graph"

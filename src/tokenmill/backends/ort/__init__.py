@@ -1,1 +1,1 @@
-"""Decoding on ONNX Runtime with key-value buffers written in place."""
+"""Decoding on ONNX Runtime, with state in shared buffers, plain tensors or static caches."""

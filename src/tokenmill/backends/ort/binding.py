@@ -3,96 +3,23 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 
-from tokenmill.backends.graph.ports import LENGTHS_INPUT, POSITIONS_INPUT, TOTAL_INPUT
 from tokenmill.backends.ort.slots import Slots
-from tokenmill.core.errors import UnsupportedModel
-from tokenmill.package.model_package import Component, Role
+from tokenmill.backends.ort.step_ports import StepPort, StepPorts
 
 _CACHED_BINDINGS = 16
-
-
-class StepPorts(NamedTuple):
-    """The names under which a session takes a step's inputs; None where it has no such port.
-
-    Attributes:
-        lengths, total: attention lengths, in place of `mask`.
-        chosen: which positions reach the head.
-        past, present: of the buffers, in the order of `Slots.buffers`.
-    """
-
-    ids: str
-    logits: str
-    logits_dtype: np.dtype[Any]
-    mask: str | None
-    mask_dtype: np.dtype[Any]
-    positions: str | None
-    lengths: str | None
-    total: str | None
-    chosen: str | None
-    past: tuple[str, ...]
-    present: tuple[str, ...]
-
-
-def step_ports(decoder: Component, session: onnxruntime.InferenceSession) -> StepPorts:
-    """Returns the ports as the session has them, after rewrites.
-
-    Raises:
-        UnsupportedModel: the session asks for an input that nothing here can give.
-    """
-    inputs = {port.name for port in session.get_inputs()}
-
-    def own(role: Role) -> str | None:
-        port = decoder.find(role)
-        return port.name if port is not None and port.name in inputs else None
-
-    def added(name: str) -> str | None:
-        return name if name in inputs else None
-
-    mask = decoder.find(Role.ATTENTION_MASK)
-    past: list[str] = []
-    present: list[str] = []
-    layers = sorted({b.layer for b in decoder.bindings if b.layer is not None})
-    for layer in layers:
-        for key, value, names in (
-            (Role.PAST_KEY, Role.PAST_VALUE, past),
-            (Role.PRESENT_KEY, Role.PRESENT_VALUE, present),
-        ):
-            names += [decoder.port(key, layer).name, decoder.port(value, layer).name]
-    logits = decoder.port(Role.LOGITS)
-    ports = StepPorts(
-        ids=decoder.port(Role.INPUT_IDS).name,
-        logits=logits.name,
-        logits_dtype=np.dtype(logits.dtype),
-        mask=own(Role.ATTENTION_MASK),
-        mask_dtype=np.dtype("int64" if mask is None else mask.dtype),
-        positions=own(Role.POSITION_IDS),
-        lengths=added(LENGTHS_INPUT),
-        total=added(TOTAL_INPUT),
-        chosen=added(POSITIONS_INPUT),
-        past=tuple(past),
-        present=tuple(present),
-    )
-    known = {ports.ids, ports.mask, ports.positions, ports.lengths, ports.total, ports.chosen}
-    if unknown := inputs - known - set(past):
-        raise UnsupportedModel(
-            f"the decoder {decoder.file.name} has inputs without a use: "
-            f"{', '.join(sorted(unknown))}",
-            fix="Its package must bind them to roles",
-        )
-    return ports
 
 
 class StepBinding:
     """One call's inputs and outputs, for a range of rows and a number of tokens in each.
 
     Attributes:
-        ids: int64 [rows, width], to be filled in.
+        ids: [rows, width], to be filled in.
         lengths: int32 [rows], each row's length with its new tokens and padding, less one.
     """
 
@@ -107,22 +34,25 @@ class StepBinding:
         self._ports = ports
         self.device, self.device_id = slots.memory.device
         self.io = session.io_binding()
-        self.ids = np.zeros((len(rows), width), np.int64)
+        self.ids = np.zeros((len(rows), width), ports.ids.dtype)
         self.lengths = np.zeros(len(rows), np.int32)
         self._total = np.zeros((), np.int32)
-        self._positions = np.zeros((len(rows), width), np.int64)
-        self._steps = np.arange(1 - width, 1)
+        positions = np.int64 if ports.positions is None else ports.positions.dtype
+        self._positions = np.zeros((len(rows), width), positions)
+        self._steps = np.arange(1 - width, 1, dtype=self._positions.dtype)
         self._mask: NDArray[Any] | None = None
         self._chosen: NDArray[np.int64] | None = None
         self._logits: tuple[int, tuple[int, ...]] | None = None
-        for name, array in (
+        inputs = (
             (ports.ids, self.ids),
             (ports.lengths, self.lengths),
             (ports.total, self._total),
             (ports.positions, self._positions),
-        ):
-            if name is not None:
-                self._bind_input(name, array)
+        )
+        present_inputs = [(port, array) for port, array in inputs if port is not None]
+        for port, array in present_inputs:
+            self._bind_input(port, array)
+        self._copied = [pair for pair in present_inputs if pair[0].name in ports.copied]
         for buffer, past, present in zip(slots.buffers, ports.past, ports.present, strict=True):
             view = buffer.array[rows.start : rows.stop]
             dtype, shape, pointer = view.dtype.type, view.shape, view.ctypes.data
@@ -143,21 +73,26 @@ class StepBinding:
             np.add(self.lengths[:, None], self._steps, out=self._positions)
         if ports.mask is not None:
             mask = np.arange(total) <= self.lengths[:, None]
-            self._mask = mask.astype(ports.mask_dtype)
+            self._mask = mask.astype(ports.mask.dtype)
             self._bind_input(ports.mask, self._mask)
         if ports.chosen is not None:
-            if self._chosen is None or len(self._chosen) != len(chosen):
+            same_size = self._chosen is not None and len(self._chosen) == len(chosen)
+            if not same_size or ports.chosen.name in ports.copied:
                 self._chosen = np.array(chosen, np.int64)
                 self._bind_input(ports.chosen, self._chosen)
             else:
+                assert self._chosen is not None, "it is of the same size"
                 self._chosen[:] = chosen
+        for port, array in self._copied:
+            self._bind_input(port, array)
         address = logits.__array_interface__["data"][0]
         if self._logits != (address, logits.shape):
             self._logits = (address, logits.shape)
-            self.io.bind_output(ports.logits, "cpu", 0, logits.dtype.type, logits.shape, address)
+            name, dtype = ports.logits.name, logits.dtype.type
+            self.io.bind_output(name, "cpu", 0, dtype, logits.shape, address)
 
-    def _bind_input(self, name: str, array: NDArray[Any]) -> None:
-        self.io.bind_input(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
+    def _bind_input(self, port: StepPort, array: NDArray[Any]) -> None:
+        self.io.bind_input(port.name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
 
 
 class BindingCache:

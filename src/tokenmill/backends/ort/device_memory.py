@@ -28,11 +28,12 @@ class HostMemory:
     """Device type and id, as I/O binding names them."""
 
     def __init__(self, nbytes: int) -> None:
+        self.nbytes = max(nbytes, PAGE_BYTES)
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
         if hasattr(mmap, "MADV_DONTNEED"):
             flags |= _MAP_NORESERVE
         try:
-            self._map = mmap.mmap(-1, max(nbytes, PAGE_BYTES), flags=flags)
+            self._map = mmap.mmap(-1, self.nbytes, flags=flags)
         except (OSError, OverflowError, ValueError) as error:
             raise OutOfMemory(
                 f"cannot set aside {nbytes} bytes of address space for sequence state",

@@ -1,13 +1,15 @@
-"""Which sequence owns which row, and how rows come to lie side by side."""
+"""The sequences of a backend, whatever the layout of their state."""
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
-from tokenmill.backends.ort.arrange import arrange
-from tokenmill.backends.ort.slots import Slots
+from numpy.typing import NDArray
+
+from tokenmill.backends.ort.pages import PageGeometry
 from tokenmill.core.errors import Closed, InvalidRequest, OutOfMemory
 from tokenmill.core.ids import SequenceId
 
@@ -17,12 +19,10 @@ class OpenSequence:
     """An open sequence.
 
     Attributes:
-        row: of the slots; changes when rows are moved.
         length: committed tokens.
         pending: tokens of the last run that a commit may still take.
     """
 
-    row: int
     length: int = 0
     pending: int = 0
 
@@ -35,29 +35,38 @@ class OpenSequence:
             )
 
 
-class SequenceTable:
-    """The open sequences. New ones take the lowest free row, so that rows stay dense."""
+State = TypeVar("State", bound=OpenSequence)
 
-    def __init__(self, slots: Slots) -> None:
-        self._slots = slots
-        self._open: dict[SequenceId, OpenSequence] = {}
-        self._free_rows = list(range(slots.max_rows))
+
+class Sequences(ABC, Generic[State]):
+    """The open sequences and their state.
+
+    A layout says how state is made, cut, copied and freed; ids and lengths are kept here.
+
+    Args:
+        max_rows: most sequences open at once.
+        geometry: the arrays of a sequence, in the order of `read` and `append`.
+    """
+
+    def __init__(self, max_rows: int, geometry: Sequence[PageGeometry]) -> None:
+        self.max_rows, self.geometry = max_rows, tuple(geometry)
+        self._open: dict[SequenceId, State] = {}
         self._next_id = 0
 
     def open(self) -> SequenceId:
-        """Starts an empty sequence. Raises `OutOfMemory` where no row is free."""
-        if not self._free_rows:
+        """Starts an empty sequence. Raises `OutOfMemory` where `max_rows` are open."""
+        if len(self._open) >= self.max_rows:
             raise OutOfMemory(
                 "no more sequences can be open",
-                why=f"all {self._slots.max_rows} rows are in use",
+                why=f"all {self.max_rows} rows are in use",
                 fix="Close one or raise max_rows",
             )
         sequence = SequenceId(self._next_id)
         self._next_id += 1
-        self._open[sequence] = OpenSequence(heapq.heappop(self._free_rows))
+        self._open[sequence] = self._make()
         return sequence
 
-    def find(self, sequence: SequenceId) -> OpenSequence:
+    def find(self, sequence: SequenceId) -> State:
         """Returns an open sequence, or raises `Closed`."""
         state = self._open.get(sequence)
         if state is None:
@@ -65,11 +74,10 @@ class SequenceTable:
         return state
 
     def close(self, sequence: SequenceId) -> None:
-        """Gives the sequence's row and memory back."""
+        """Gives the sequence's memory back."""
         state = self.find(sequence)
-        self._slots.shrink(state.row, 0)
-        heapq.heappush(self._free_rows, state.row)
         del self._open[sequence]
+        self._free(state)
 
     def close_all(self) -> None:
         """Closes every sequence."""
@@ -79,46 +87,41 @@ class SequenceTable:
     def discard_pending(self) -> None:
         """Forgets what runs computed and nobody committed."""
         for state in self._open.values():
-            state.pending = 0
+            self.discard(state)
 
-    def side_by_side(self, batch: Sequence[OpenSequence], max_moved: int | None = None) -> bool:
-        """Moves rows until the batch's rows are contiguous.
+    def discard(self, state: State) -> None:
+        """The same for one sequence."""
+        state.pending = 0
 
-        Args:
-            batch: at least one sequence.
-            max_moved: do nothing where more tokens than this would be copied.
+    def commit(self, state: State, n: int) -> None:
+        """Makes the first `n` pending tokens the sequence's own."""
+        state.length += n
+        state.pending = 0
 
-        Returns:
-            Whether the batch is contiguous now.
-        """
-        rows = [state.row for state in batch]
-        if max(rows) - min(rows) < len(rows):
-            return True
-        owners = {state.row: state for state in self._open.values()}
-        tokens = {row: state.length + state.pending for row, state in owners.items()}
-        plan = arrange(rows, tokens, self._slots.max_rows)
-        if max_moved is not None and plan.moved_tokens > max_moved:
-            return False
-        for a, b in plan.exchanges:
-            self._slots.exchange(a, tokens[a], b, tokens.get(b, 0))
-            owners[a].row = b
-            if b in owners:
-                owners[b].row = a
-            else:
-                self._free_rows.remove(b)
-                self._free_rows.append(a)
-                heapq.heapify(self._free_rows)
-        return True
+    @abstractmethod
+    def truncate(self, state: State, length: int) -> None:
+        """Forgets all tokens from `length` on, pending ones too."""
 
+    @abstractmethod
+    def fork(self, state: State, length: int) -> SequenceId:
+        """Opens a sequence with the first `length` tokens. Raises as `open` does."""
+
+    @abstractmethod
+    def read(self, state: State, start: int, stop: int) -> Iterator[NDArray[Any]]:
+        """Yields copies [heads, tokens, dim] in the order of `geometry`."""
+
+    @abstractmethod
+    def append(self, state: State, arrays: Sequence[NDArray[Any]], n: int) -> None:
+        """Adds `n` committed tokens; pending ones are gone."""
+
+    @abstractmethod
     def check_integrity(self) -> None:
-        """Raises AssertionError where rows are lost, shared, or hold what nobody owns."""
-        slots = self._slots
-        rows = sorted([state.row for state in self._open.values()] + self._free_rows)
-        assert rows == list(range(slots.max_rows)), f"rows are lost or shared: {rows}"
-        for sequence, state in self._open.items():
-            written = slots.touched[state.row]
-            assert 0 <= state.length + state.pending <= written, (sequence, state, written)
-            assert state.length <= slots.max_context, (sequence, state)
-            assert written <= slots.capacity, (sequence, state, written)
-        stale = [row for row in self._free_rows if slots.touched[row]]
-        assert not stale, f"free rows {stale} hold memory"
+        """Raises AssertionError where memory is lost, shared, or held for nobody."""
+
+    @abstractmethod
+    def _make(self) -> State:
+        """Returns the state of an empty sequence."""
+
+    @abstractmethod
+    def _free(self, state: State) -> None:
+        """Gives back the memory of a sequence that is no longer in the table."""

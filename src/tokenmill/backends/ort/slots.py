@@ -6,31 +6,24 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
 from numpy.typing import NDArray
 
 from tokenmill.backends.ort.device_memory import PAGE_BYTES, HostMemory
-from tokenmill.core.errors import UnsupportedModel
+from tokenmill.backends.ort.pages import HEADS_TOKENS_DIM, PageGeometry
+from tokenmill.backends.ort.state_arrays import state_geometry
 from tokenmill.package.model_package import AttentionState
-
-_DTYPES = {"float32", "float16", "int8", "uint8"}
-
-KINDS = ("key", "value")
 
 
 class _Buffer(NamedTuple):
     """One tensor of all rows.
 
     Attributes:
-        kind, layer: what it holds.
         array: [max_rows, heads, capacity, dim].
         start: its first byte in the memory.
         strip: bytes of one head of one row.
         token: bytes of one token of one head.
     """
 
-    kind: str
-    layer: int
     array: NDArray[Any]
     start: int
     strip: int
@@ -40,38 +33,49 @@ class _Buffer(NamedTuple):
 class Slots:
     """The rows' memory. Who owns a row is for the caller to know.
 
-    A row's strips, one per head, start on page boundaries, so that the pages behind a row's last
-    token can be given back one by one.
+    A row's strips, one per head, start on page boundaries where the capacity is free to choose,
+    so that the pages behind a row's last token can be given back one by one.
 
     Args:
         attention: the geometry of each layer.
         max_rows: rows in all.
         max_context: most tokens in a row.
+        capacity: tokens that a row is laid out for; None rounds `max_context` up to whole pages.
+        layout: see `pages`.
     """
 
     def __init__(
-        self, attention: Sequence[AttentionState], max_rows: int, max_context: int
+        self,
+        attention: Sequence[AttentionState],
+        max_rows: int,
+        max_context: int,
+        capacity: int | None = None,
+        layout: str = HEADS_TOKENS_DIM,
     ) -> None:
         self.max_rows, self.max_context = max_rows, max_context
-        token_bytes = [layer.head_dim * _dtype(layer).itemsize for layer in attention]
-        multiple = math.lcm(*(PAGE_BYTES // math.gcd(PAGE_BYTES, size) for size in token_bytes))
-        self.capacity = -(-max_context // multiple) * multiple
-        total = sum(
-            2 * max_rows * layer.num_kv_heads * self.capacity * size
-            for layer, size in zip(attention, token_bytes, strict=True)
-        )
-        self.memory = HostMemory(total)
-        self.buffers: list[_Buffer] = []
-        start = 0
-        for layer, size in zip(attention, token_bytes, strict=True):
-            shape = (max_rows, layer.num_kv_heads, self.capacity, layer.head_dim)
-            for kind in KINDS:
-                array = self.memory.view(start, shape, _dtype(layer))
-                strip = self.capacity * size
-                self.buffers.append(_Buffer(kind, layer.layer, array, start, strip, size))
-                start += array.nbytes
+        self.geometry = state_geometry(attention, layout)
+        if capacity is None:
+            token_bytes = [like.dim * like.dtype.itemsize for like in self.geometry]
+            multiple = math.lcm(*(PAGE_BYTES // math.gcd(PAGE_BYTES, size) for size in token_bytes))
+            capacity = -(-max_context // multiple) * multiple
+        self.capacity = capacity
+        self.memory, self.buffers = _lay_out(self.geometry, max_rows, capacity)
         self.touched = [0] * max_rows
         """Tokens of each row whose memory may be committed."""
+
+    def lay_out(self, capacity: int) -> None:
+        """Moves all rows into memory of another capacity; what does not fit is forgotten.
+
+        Views of `buffers` that were taken before are of no use afterwards.
+        """
+        memory, buffers = _lay_out(self.geometry, self.max_rows, capacity)
+        self.touched = [min(tokens, capacity) for tokens in self.touched]
+        for old, new in zip(self.buffers, buffers, strict=True):
+            for row, tokens in enumerate(self.touched):
+                new.array[row, :, :tokens] = old.array[row, :, :tokens]
+            # Buffer by buffer, so that at no time all state is there twice.
+            self.memory.give_back(old.start, old.start + old.array.nbytes)
+        self.capacity, self.memory, self.buffers = capacity, memory, buffers
 
     def touch(self, row: int, length: int) -> None:
         """Notes that the row's first `length` tokens are being written."""
@@ -115,10 +119,10 @@ class Slots:
         for buffer in self.buffers:
             buffer.array[target, :, :length] = buffer.array[source, :, :length]
 
-    def read(self, row: int, start: int, stop: int) -> Iterator[tuple[str, int, NDArray[Any]]]:
-        """Yields (kind, layer, copy [heads, tokens, dim]) of every buffer."""
+    def read(self, row: int, start: int, stop: int) -> Iterator[NDArray[Any]]:
+        """Yields a copy [heads, tokens, dim] of every buffer."""
         for buffer in self.buffers:
-            yield buffer.kind, buffer.layer, buffer.array[row, :, start:stop].copy()
+            yield buffer.array[row, :, start:stop].copy()
 
     def write(self, row: int, start: int, arrays: Sequence[NDArray[Any]]) -> None:
         """Puts arrays [heads, tokens, dim] in the order of `buffers` at token `start`."""
@@ -141,10 +145,18 @@ class Slots:
             self.shrink(row, 0)
 
 
-def _dtype(layer: AttentionState) -> np.dtype[Any]:
-    if layer.dtype not in _DTYPES:
-        raise UnsupportedModel(
-            f"attention state of type {layer.dtype} in layer {layer.layer}",
-            why=f"this backend keeps {', '.join(sorted(_DTYPES))}",
-        )
-    return np.dtype(layer.dtype)
+def _lay_out(
+    geometry: Sequence[PageGeometry], max_rows: int, capacity: int
+) -> tuple[HostMemory, list[_Buffer]]:
+    sizes = [like.dim * like.dtype.itemsize for like in geometry]
+    strips = [capacity * size for size in sizes]
+    memory = HostMemory(
+        sum(max_rows * like.heads * strip for like, strip in zip(geometry, strips, strict=True))
+    )
+    buffers: list[_Buffer] = []
+    start = 0
+    for like, size, strip in zip(geometry, sizes, strips, strict=True):
+        array = memory.view(start, (max_rows, like.heads, capacity, like.dim), like.dtype)
+        buffers.append(_Buffer(array, start, strip, size))
+        start += array.nbytes
+    return memory, buffers

@@ -4,40 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from time import perf_counter
-from typing import NamedTuple
 
 import numpy as np
 import onnxruntime
-from numpy.typing import NDArray
 
-from tokenmill.backends.ort.binding import BindingCache, StepPorts
+from tokenmill.backends.ort.binding import BindingCache
+from tokenmill.backends.ort.call_row import CallResult, CallRow, wanted_logits
 from tokenmill.backends.ort.logits_buffer import LogitsBuffer
 from tokenmill.backends.ort.session import run_error
 from tokenmill.backends.ort.slots import Slots
+from tokenmill.backends.ort.step_ports import StepPorts
 
 _NEVER_ONE_OVER = 3
 """Up to so many tokens no block of queries leaves one over."""
-
-
-class CallRow(NamedTuple):
-    """What one row computes.
-
-    Attributes:
-        tokens: the new tokens.
-        past: committed tokens before them.
-        offsets: into `tokens`, of the positions whose logits are wanted.
-    """
-
-    tokens: Sequence[int]
-    past: int
-    offsets: Sequence[int]
-
-
-class CallResult(NamedTuple):
-    """The rows' logits, float32 [k, vocab] each, and the seconds inside the runtime."""
-
-    logits: list[NDArray[np.float32]]
-    seconds: float
 
 
 class Stepper:
@@ -60,7 +39,7 @@ class Stepper:
         self._session, self._slots, self._vocab_size = session, slots, vocab_size
         self._bindings = BindingCache(session, ports, slots)
         self._cuts_rows = ports.chosen is not None
-        self._logits = LogitsBuffer(ports.logits_dtype)
+        self._logits = LogitsBuffer(ports.logits.dtype)
 
     def start(self, calls: Sequence[Sequence[CallRow]]) -> None:
         """Begins a step of at most these calls; logits given out before become invalid."""
@@ -128,24 +107,10 @@ class Stepper:
         except Exception as error:
             raise run_error(error) from error
         seconds = perf_counter() - began
-        flat = logits.reshape(-1, self._vocab_size)
-        if flat.dtype != np.float32:
-            flat = flat.astype(np.float32)
-        if not self._cuts_rows and chosen != list(range(len(flat))):
-            flat = flat[chosen]
-        return CallResult(_split(flat, [len(row.offsets) for row in rows]), seconds)
+        return CallResult(wanted_logits(logits, chosen, rows, cut=self._cuts_rows), seconds)
 
     def _num_logits(self, rows: Sequence[CallRow]) -> int:
         if self._cuts_rows:
             return sum(len(row.offsets) for row in rows)
         # Twice one token more: a call is widened by one, or cut in two.
         return len(rows) * (max((len(row.tokens) for row in rows), default=0) + 2)
-
-
-def _split(flat: NDArray[np.float32], counts: Sequence[int]) -> list[NDArray[np.float32]]:
-    parts: list[NDArray[np.float32]] = []
-    start = 0
-    for count in counts:
-        parts.append(flat[start : start + count])
-        start += count
-    return parts

@@ -12,12 +12,15 @@ import onnxruntime
 
 from tokenmill.backends.base import (
     BackendLimits,
+    BackendReport,
     EncoderState,
     MultiTokenRows,
     Numerics,
     Rewind,
 )
 from tokenmill.backends.config import BackendConfig
+from tokenmill.backends.context import context_of
+from tokenmill.backends.ort.claims import read_claims
 from tokenmill.backends.ort.session import open_session
 from tokenmill.backends.reference.forward import WholeForward
 from tokenmill.backends.row_checks import refuse_unsupported, row_fault, wanted_offsets
@@ -63,6 +66,7 @@ class ReferenceBackend:
 
     def __init__(self, package: ModelPackage, config: BackendConfig) -> None:
         session = open_session(package, config)
+        self._claims = read_claims(session)
         self._forward = WholeForward(package, session)
         self._vocab_size = package.vocab_size
         self._sequences: dict[SequenceId, _Sequence] = {}
@@ -71,7 +75,7 @@ class ReferenceBackend:
         parts = (package.fingerprint, "reference", onnxruntime.__version__)
         self.limits = BackendLimits(
             max_rows=config.max_rows,
-            max_context=min(package.context_length, config.max_context or package.context_length),
+            max_context=context_of(package, config.max_context),
             bytes=lambda lengths: _TOKEN_BYTES * sum(lengths),
             multi_token_rows=MultiTokenRows.SOLO,
             rewind=Rewind.ANY,
@@ -86,6 +90,11 @@ class ReferenceBackend:
             ),
             fingerprint=Fingerprint(hashlib.sha256(repr(parts).encode()).hexdigest()),
         )
+
+    def report(self) -> BackendReport:
+        """See `DecodeBackend.report`."""
+        layout = "none, every step computes the whole text"
+        return BackendReport("reference", layout, (), self._claims)
 
     def open(self, encoder_state: EncoderState | None = None) -> SequenceId:
         """See `DecodeBackend.open`."""

@@ -10,9 +10,25 @@ import onnxruntime
 from numpy.typing import NDArray
 
 from tokenmill.backends.config import BackendConfig
+from tokenmill.backends.context import context_of
 from tokenmill.backends.ort.session import open_session, run_error
 from tokenmill.core.errors import UnsupportedModel
-from tokenmill.package.model_package import ModelPackage, Role
+from tokenmill.package.model_package import (
+    AttentionState,
+    ModelPackage,
+    Port,
+    Role,
+    StateLayout,
+)
+
+_FED = {
+    Role.INPUT_IDS,
+    Role.ATTENTION_MASK,
+    Role.POSITION_IDS,
+    Role.WRITE_INDICES,
+    Role.KV_LENGTHS,
+    Role.USE_CACHE_BRANCH,
+}
 
 
 class WholeForward:
@@ -27,7 +43,7 @@ class WholeForward:
     """
 
     def __init__(self, package: ModelPackage, session: onnxruntime.InferenceSession) -> None:
-        self._session, self._context_length = session, package.context_length
+        self._session, self._context_length = session, context_of(package)
         decoder = package.decoder
         self._logits = decoder.port(Role.LOGITS).name
         self._by_role: dict[Role, tuple[str, np.dtype[Any]]] = {}
@@ -37,12 +53,11 @@ class WholeForward:
             port, role = binding.port, binding.role
             if not port.is_input:
                 continue
-            if role in (Role.INPUT_IDS, Role.ATTENTION_MASK, Role.POSITION_IDS):
+            if role in _FED:
                 self._by_role[role] = port.name, np.dtype(port.dtype)
             elif role in (Role.PAST_KEY, Role.PAST_VALUE) and binding.layer in geometry:
-                layer = geometry[binding.layer]
-                shape = 1, layer.num_kv_heads, 0, layer.head_dim
-                self._empty[port.name] = np.zeros(shape, layer.dtype)
+                shape = _empty_shape(port, geometry[binding.layer], package)
+                self._empty[port.name] = np.zeros(shape, geometry[binding.layer].dtype)
             else:
                 raise UnsupportedModel(
                     f"the reference backend cannot feed the port {port.name!r}",
@@ -69,6 +84,9 @@ class WholeForward:
             Role.INPUT_IDS: ids,
             Role.ATTENTION_MASK: np.ones_like(ids),
             Role.POSITION_IDS: np.arange(ids.shape[1])[None],
+            Role.WRITE_INDICES: np.zeros(1, np.int64),
+            Role.KV_LENGTHS: np.full(1, ids.shape[1]),
+            Role.USE_CACHE_BRANCH: np.zeros(1, np.bool_),
         }
         feeds = {name: values[role].astype(dtype) for role, (name, dtype) in self._by_role.items()}
         try:
@@ -77,6 +95,16 @@ class WholeForward:
             raise run_error(error) from error
         whole: NDArray[np.float32] = logits[0, : len(tokens)].astype(np.float32, copy=False)
         return whole
+
+
+def _empty_shape(port: Port, layer: AttentionState, package: ModelPackage) -> tuple[int, ...]:
+    """Returns the shape of a past without tokens, or of a static cache, which has them all."""
+    capacity = package.state.capacity or context_of(package)
+    if package.state.layout is not StateLayout.STATIC_CACHE:
+        return 1, layer.num_kv_heads, 0, layer.head_dim
+    if len(port.shape) == 3:
+        return 1, capacity, layer.num_kv_heads * layer.head_dim
+    return 1, layer.num_kv_heads, capacity, layer.head_dim
 
 
 def teacher_forced_logits(

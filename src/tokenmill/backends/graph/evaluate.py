@@ -1,0 +1,336 @@
+"""Evaluates parts of a graph on a few numbers, to find out what they compute.
+
+Weights need not be there: a tensor is known by its values, or only by its type and shape, and
+what depends on large weights is of the second kind. Masks, positions, scales and the order of
+heads are of the first, however they are spelled.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx.external_data_helper import load_external_data_for_tensor
+from onnx.reference import ReferenceEvaluator
+
+from tokenmill.backends.graph.names import inputs_of
+from tokenmill.backends.graph.shape_rules import Shaped, Value, output_shapes
+
+MAX_ELEMENTS = 2**26
+"""A larger tensor is not computed."""
+
+_MAX_WEIGHT = 2**23
+"""A weight with more elements is known by its shape only."""
+
+_MAX_FACTOR = 2**14
+"""So is a product with a matrix of more elements: it is one of the model's layers."""
+
+
+_MAX_WAITING = 10**6
+"""More tensors wait for one another only in a circle."""
+
+_TAKE_FACTORS = {"MatMul", "Gemm", "MatMulNBits", "DequantizeLinear", "Transpose"}
+
+
+class CannotEvaluate(Exception):
+    """A tensor's value, or even its shape, cannot be told."""
+
+
+class Evaluator:
+    """Computes tensors of one graph. Nodes are prepared once for all evaluations.
+
+    Args:
+        model: whose main graph is evaluated; its nodes are in order, and must not change meanwhile.
+        weights_dir: where external weights are.
+    """
+
+    def __init__(self, model: ModelProto, weights_dir: Path) -> None:
+        self.graph: GraphProto = model.graph
+        self._opsets = list(model.opset_import)
+        self._ir_version = model.ir_version
+        self._weights_dir = weights_dir
+        self.made_by: dict[str, NodeProto] = {
+            name: node for node in self.graph.node for name in node.output if name
+        }
+        self._readers: defaultdict[str, list[NodeProto]] = defaultdict(list)
+        for node in self.graph.node:
+            for name in inputs_of(node):
+                self._readers[name].append(node)
+        self.order: dict[str, int] = {
+            name: i for i, node in enumerate(self.graph.node) for name in node.output if name
+        }
+        self._weights = {tensor.name: tensor for tensor in self.graph.initializer}
+        self._weights.update(_constants(self.graph))
+        self._loaded: dict[str, Value] = {}
+        self._prepared: dict[int, tuple[NodeProto, ReferenceEvaluator]] = {}
+
+    def weight(self, name: str) -> Value | None:
+        """Returns an initializer or constant, or None where there is none of that name."""
+        if name in self._loaded:
+            return self._loaded[name]
+        tensor = self._weights.get(name)
+        if tensor is None:
+            return None
+        self._loaded[name] = value = self._load(tensor)
+        return value
+
+    def _load(self, tensor: TensorProto) -> Value:
+        shape = tuple(tensor.dims)
+        dtype = np.dtype(helper.tensor_dtype_to_np_dtype(tensor.data_type))
+        if prod(shape) > (_MAX_FACTOR if self._is_factor(tensor) else _MAX_WEIGHT):
+            return Shaped(dtype, shape)
+        if tensor.data_location == TensorProto.EXTERNAL:
+            copy = TensorProto()
+            copy.CopyFrom(tensor)
+            try:
+                load_external_data_for_tensor(copy, str(self._weights_dir))
+            except Exception:  # whatever is wrong with the file: loading the session tells
+                return Shaped(dtype, shape)
+            tensor = copy
+        array: NDArray[Any] = numpy_helper.to_array(tensor)
+        return array
+
+    def _is_factor(self, tensor: TensorProto) -> bool:
+        return len(tensor.dims) == 2 and all(
+            node.op_type in _TAKE_FACTORS for node in self._readers[tensor.name]
+        )
+
+    def compute(self, node: NodeProto, inputs: Sequence[Value | None]) -> list[Value]:
+        """Returns the node's outputs."""
+        direct = _DIRECT.get(node.op_type)
+        if direct is not None and (made := direct(node, inputs)) is not None:
+            return [made]
+        is_known = not any(isinstance(value, Shaped) for value in inputs)
+        if is_known and node.domain in ("", "ai.onnx") and not _is_layer(node, inputs):
+            _check_size(node, inputs)
+            return list(self._run(node, inputs))
+        shapes = output_shapes(node, inputs)
+        if shapes is not None:
+            return list(shapes)
+        for value in inputs:
+            if isinstance(value, Shaped) and value.dtype.kind not in "fV":
+                raise CannotEvaluate(f"{node.op_type} of unknown integers")
+        zeros = [_zeros(value) if isinstance(value, Shaped) else value for value in inputs]
+        _check_size(node, zeros)
+        return [Shaped(array.dtype, array.shape) for array in self._run(node, zeros)]
+
+    def _run(self, node: NodeProto, inputs: Sequence[Value | None]) -> list[NDArray[Any]]:
+        names = [name for name in node.input if name]
+        given = [value for name, value in zip(node.input, inputs, strict=True) if name]
+        if id(node) not in self._prepared:
+            infos = [
+                helper.make_tensor_value_info(
+                    name, helper.np_dtype_to_tensor_dtype(value.dtype), None
+                )
+                for name, value in dict(zip(names, given, strict=True)).items()
+                if value is not None
+            ]
+            outputs = [helper.make_empty_tensor_value_info(name) for name in node.output if name]
+            part = helper.make_model(
+                helper.make_graph([node], "part", infos, outputs),
+                opset_imports=self._opsets,
+                ir_version=self._ir_version,
+            )
+            # The node is kept: its id is the key.
+            self._prepared[id(node)] = node, ReferenceEvaluator(part)
+        with np.errstate(all="ignore"):
+            found = self._prepared[id(node)][1].run(None, dict(zip(names, given, strict=True)))
+        arrays = iter(found)
+        return [np.asarray(next(arrays)) if name else np.zeros(0) for name in node.output]
+
+
+class Evaluation:
+    """Tensors for one set of inputs, computed when they are asked for and then kept.
+
+    Args:
+        evaluator: of the graph.
+        feeds: tensors by name, inputs or any others; they are taken instead of being computed.
+        base: an evaluation with other feeds, whose results are taken over where they do not
+            depend on `feeds`.
+    """
+
+    def __init__(
+        self,
+        evaluator: Evaluator,
+        feeds: Mapping[str, Value],
+        base: Evaluation | None = None,
+    ) -> None:
+        self._evaluator, self._base = evaluator, base
+        self._values: dict[str, Value] = dict(feeds)
+        self._depends = dict.fromkeys(feeds, True)
+        # Nodes are in order: what is made before the first given tensor does not depend on it.
+        self._first = min((evaluator.order.get(name, -1) for name in feeds), default=-1)
+
+    def having(self, feeds: Mapping[str, Value]) -> Evaluation:
+        """Returns the evaluation with further tensors given."""
+        return Evaluation(self._evaluator, feeds, self)
+
+    def known(self, name: str) -> NDArray[Any]:
+        """Returns a tensor's values.
+
+        Raises:
+            CannotEvaluate: it depends on what is not known, or is too large.
+        """
+        value = self.get(name)
+        if isinstance(value, Shaped):
+            raise CannotEvaluate(f"{name} depends on weights")
+        return value
+
+    def get(self, name: str) -> Value:
+        """Returns a tensor, or its type and shape. Raises `CannotEvaluate`."""
+        waiting = [name]
+        while waiting:
+            current = waiting[-1]
+            if current in self._values:
+                waiting.pop()
+                continue
+            value = self._from_elsewhere(current)
+            if value is not None:
+                self._values[current] = value
+                continue
+            node = self._evaluator.made_by.get(current)
+            if node is None:
+                raise CannotEvaluate(f"nothing makes {current}")
+            missing = [tensor for tensor in inputs_of(node) if tensor not in self._values]
+            if node.op_type == "If":
+                missing = [tensor for tensor in missing if tensor == node.input[0]]
+            elif any(a.HasField("g") for a in node.attribute):
+                raise CannotEvaluate(f"{node.op_type} holds a graph")
+            if missing:
+                waiting.extend(missing)
+                if len(waiting) > _MAX_WAITING:
+                    raise CannotEvaluate("the graph goes in a circle")
+                continue
+            self._compute(node)
+        return self._values[name]
+
+    def _from_elsewhere(self, name: str) -> Value | None:
+        if self._base is not None and not self._depends_on_feeds(name):
+            return self._base.get(name)
+        return self._evaluator.weight(name)
+
+    def _depends_on_feeds(self, name: str) -> bool:
+        found, order = self._depends, self._evaluator.order
+        waiting = [name]
+        while waiting:
+            current = waiting[-1]
+            if current in found:
+                waiting.pop()
+                continue
+            if order.get(current, -1) < self._first:
+                found[current] = False
+                continue
+            node = self._evaluator.made_by.get(current)
+            inputs = [] if node is None else list(inputs_of(node))
+            missing = [tensor for tensor in inputs if tensor not in found]
+            if missing:
+                waiting.extend(missing)
+                if len(waiting) > _MAX_WAITING:
+                    raise CannotEvaluate("the graph goes in a circle")
+            else:
+                found[current] = any(found[tensor] for tensor in inputs)
+        return found[name]
+
+    def _compute(self, node: NodeProto) -> None:
+        if node.op_type == "If":
+            raise CannotEvaluate("a branch is not followed")
+        inputs = [self._values[name] if name else None for name in node.input]
+        try:
+            outputs = self._evaluator.compute(node, inputs)
+        except CannotEvaluate:
+            raise
+        except Exception as error:
+            # The evaluator raises whatever an operator raises.
+            raise CannotEvaluate(f"{node.op_type}: {error}") from None
+        for name, value in zip(node.output, outputs, strict=False):
+            if name:
+                self._values.setdefault(name, value)
+
+
+def _constants(graph: GraphProto) -> Iterator[tuple[str, TensorProto]]:
+    for node in graph.node:
+        if node.op_type == "Constant" and node.attribute[0].name == "value":
+            yield node.output[0], node.attribute[0].t
+
+
+def _attribute(node: NodeProto, name: str, default: int) -> int:
+    return next((a.i for a in node.attribute if a.name == name), default)
+
+
+def _shape_of(node: NodeProto, inputs: Sequence[Value | None]) -> Value | None:
+    value = inputs[0]
+    if value is None or (node.attribute and not isinstance(value, Shaped)):
+        return None
+    stop = _attribute(node, "end", len(value.shape))
+    return np.array(value.shape[_attribute(node, "start", 0) : stop], np.int64)
+
+
+def _unsqueeze(node: NodeProto, inputs: Sequence[Value | None]) -> Value | None:
+    if len(inputs) != 2 or not all(isinstance(value, np.ndarray) for value in inputs):
+        return None
+    data, axes = inputs
+    assert isinstance(data, np.ndarray), "both are"
+    assert isinstance(axes, np.ndarray), "both are"
+    return np.expand_dims(data, tuple(int(axis) for axis in axes.ravel()))
+
+
+def _gather(node: NodeProto, inputs: Sequence[Value | None]) -> Value | None:
+    data, indices = inputs
+    if not isinstance(data, np.ndarray) or not isinstance(indices, np.ndarray):
+        return None
+    return np.asarray(np.take(data, indices, _attribute(node, "axis", 0)))
+
+
+def _gather_elements(node: NodeProto, inputs: Sequence[Value | None]) -> Value | None:
+    data, indices = inputs
+    if not isinstance(data, np.ndarray) or not isinstance(indices, np.ndarray):
+        return None
+    return np.take_along_axis(data, indices, _attribute(node, "axis", 0))
+
+
+_DIRECT = {
+    "Shape": _shape_of,
+    "Unsqueeze": _unsqueeze,
+    "Gather": _gather,
+    # The reference takes no axis longer than 64.
+    "GatherElements": _gather_elements,
+}
+"""Operators that are many, computed here since preparing the reference costs more than they do."""
+
+
+def _zeros(value: Shaped) -> NDArray[Any]:
+    return np.broadcast_to(np.zeros((), value.dtype), value.shape)
+
+
+def _is_layer(node: NodeProto, inputs: Sequence[Value | None]) -> bool:
+    return node.op_type in ("MatMul", "Gemm") and any(
+        value is not None and len(value.shape) == 2 and value.size > _MAX_FACTOR
+        for value in inputs[1:2]
+    )
+
+
+def _check_size(node: NodeProto, inputs: Sequence[Value | None]) -> None:
+    """Raises `CannotEvaluate` where the result would be too large."""
+    size = 0
+    if node.op_type in ("Expand", "ConstantOfShape", "Tile") and inputs:
+        sizes = inputs[-1]
+        assert isinstance(sizes, np.ndarray)
+        size = prod(int(n) for n in sizes.ravel())
+        if node.op_type == "Tile" and inputs[0] is not None:
+            size *= inputs[0].size
+    elif node.op_type == "Range":
+        start, stop, step = (int(np.ravel(value)[0]) for value in inputs[:3])  # type: ignore[arg-type]
+        size = abs((stop - start) // (step or 1))
+    else:
+        try:
+            size = prod(np.broadcast_shapes(*(v.shape for v in inputs if v is not None)))
+        except ValueError:
+            size = 0
+    if size > MAX_ELEMENTS:
+        raise CannotEvaluate(f"{node.op_type} of {size} elements")

@@ -1,0 +1,19 @@
+"""What the rewrites made of a decoder."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Rewritten(NamedTuple):
+    """What the rewrites made of a decoder.
+
+    Attributes:
+        graph: the serialised model; None where the file is to be used as it is.
+        shares_buffers: a plain past and present became one buffer, written in place.
+        notes: what was done to plain attention, or why it was left, a phrase each.
+    """
+
+    graph: bytes | None
+    shares_buffers: bool
+    notes: tuple[str, ...]

@@ -1,0 +1,70 @@
+"""Takes models out of the cache, by the names that listing it shows."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import os
+import shutil
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from tokenmill.core.errors import InvalidOption, ModelNotFound
+from tokenmill.package.cache import Cache, CacheEntry
+
+
+def remove(cache: Cache, names: Sequence[str], *, everything: bool = False) -> list[CacheEntry]:
+    """Removes all things of these names, and returns them.
+
+    Nothing is removed where one of the names is unknown. A model that is running keeps the files
+    that it has open.
+
+    Args:
+        everything: remove all that is listed, and the rewritten graphs; `names` is empty then.
+
+    Raises:
+        ModelNotFound: nothing has one of the names; the message has the nearest.
+        Busy: another process is fetching or importing one of them; earlier ones are removed.
+        InvalidOption: names and everything, or neither.
+    """
+    if everything == bool(names):
+        why = "both are given" if everything else "neither is given"
+        raise InvalidOption("rm takes names, or --all", why=why)
+    entries = cache.list()
+    for name in names:
+        if not any(entry.name == name for entry in entries):
+            raise _unknown(name, entries)
+    chosen = [entry for entry in entries if everything or entry.name in names]
+    for entry in chosen:
+        with cache.try_lock(entry.path.name):
+            if entry.kind == "hub":
+                _remove_hub_records(cache, entry.path.name)
+            _remove_tree(entry.path)
+    if everything and cache.graphs.is_dir():
+        shutil.rmtree(cache.graphs)
+    return chosen
+
+
+def _remove_hub_records(cache: Cache, folder: str) -> None:
+    """Removes what belongs to a hub repository beside its folder."""
+    with contextlib.suppress(FileNotFoundError):
+        (cache.listings / f"{folder}.json").unlink()
+    shutil.rmtree(cache.hub / ".locks" / folder, ignore_errors=True)
+
+
+def _remove_tree(path: Path) -> None:
+    """Removes a directory; to others it disappears at once, whatever interrupts the work."""
+    aside = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+    os.replace(path, aside)
+    shutil.rmtree(aside)
+
+
+def _unknown(name: str, entries: Sequence[CacheEntry]) -> ModelNotFound:
+    known = sorted({entry.name for entry in entries})
+    close = difflib.get_close_matches(name, known, n=1)
+    if close:
+        hint = f"Did you mean {close[0]!r}?"
+    else:
+        hint = f"It has {', '.join(known[:12])}" if known else "It is empty"
+    return ModelNotFound(f"the cache has no {name!r}", fix=hint)

@@ -1,0 +1,136 @@
+"""Which files of a hub repository a model needs, from their names alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path, PurePosixPath
+
+from tokenmill.core.errors import InvalidOption
+from tokenmill.package.graph_files import (
+    GraphFile,
+    by_preference,
+    graph_file,
+    refuse_companions,
+)
+from tokenmill.package.load_options import LoadOptions
+
+_MANIFEST = "manifest.json"
+_DOCUMENTS = (
+    "inference_metadata.yaml",
+    "inference_metadata.yml",
+    "inference_metadata.json",
+    "genai_config.json",
+)
+_TEXT = (".json", ".jinja", ".txt", ".model", ".yaml", ".yml")
+
+
+def pick_files(names: Sequence[str], options: LoadOptions) -> tuple[str, ...]:
+    """Returns what to fetch of a repository's files.
+
+    A Hugging Face export has its decoder in several precisions; one of them is fetched, the one
+    that would be read if all were there. A repository of GGUF files has one of them fetched, one of
+    several packages in folders is, and every other repository is fetched whole.
+
+    Raises:
+        InvalidOption: the variant is not there, or one must be named and is not.
+        UnsupportedModel: the export is not a single decoder.
+    """
+    folders = package_folders(names)
+    if "" in folders:
+        return tuple(names)
+    if folders:
+        chosen = choose_folder(folders, options.variant)
+        return tuple(name for name in names if name.startswith(f"{chosen}/") or _is_text(name))
+    graphs = [graph_file(Path(), name) for name in names if _is_graph(name)]
+    if graphs and "config.json" in names:
+        return _export(names, graphs, options)
+    weights = [name for name in names if name.lower().endswith(".gguf")]
+    if weights and not graphs:
+        kept = choose_gguf(weights, options.variant, "the repository")
+        return tuple(name for name in names if name == kept)
+    return tuple(names)
+
+
+def package_folders(names: Iterable[str]) -> list[str]:
+    """Returns the folders that hold a package's document; "" is the root."""
+    paths = [PurePosixPath(name) for name in names]
+    found = {path.parent.as_posix() for path in paths if path.name in _DOCUMENTS}
+    if _MANIFEST in {path.as_posix() for path in paths}:
+        return [""]
+    return sorted("" if folder == "." else folder for folder in found)
+
+
+def choose_folder(folders: Sequence[str], variant: str | None) -> str:
+    """Returns the one folder, or the one that the variant names by its path or the end of it.
+
+    Raises:
+        InvalidOption: none is meant, or several are.
+    """
+    if len(folders) == 1 and variant is None:
+        return folders[0]
+    meant = [folder for folder in folders if _means(variant or "", folder)]
+    if len(meant) == 1 or len(folders) == 1:
+        return (meant or list(folders))[0]
+    raise InvalidOption(
+        f"the repository holds {len(folders)} models"
+        if variant is None
+        else f"variant is {variant!r}",
+        why=f"there are {', '.join(folders[:12])}",
+        fix="Give one of these names with --variant, or choose files with --files",
+    )
+
+
+def _means(variant: str, folder: str) -> bool:
+    return variant == folder or (bool(variant) and f"/{folder}".endswith(f"/{variant}"))
+
+
+def _is_graph(name: str) -> bool:
+    return name.endswith(".onnx") and name.rpartition("/")[0] in ("", "onnx")
+
+
+def _export(
+    names: Sequence[str], graphs: Sequence[GraphFile], options: LoadOptions
+) -> tuple[str, ...]:
+    refuse_companions(graphs)
+    chosen = by_preference(graphs, options.variant, options.providers)[0]
+    return tuple(
+        name
+        for name in names
+        if name == chosen.name or _is_data_of(name, chosen, graphs) or _is_text(name)
+    )
+
+
+def _is_text(name: str) -> bool:
+    folder, _, _ = name.rpartition("/")
+    return name.endswith(_TEXT) and folder in ("", "additional_chat_templates")
+
+
+def _is_data_of(name: str, chosen: GraphFile, graphs: Sequence[GraphFile]) -> bool:
+    """Returns whether a file holds weights of the chosen graph: it has its name, or nobody's."""
+    if name.rpartition("/")[0] != chosen.name.rpartition("/")[0] or _is_graph(name):
+        return False
+    owners = [graph.name for graph in graphs if name.startswith(graph.name)]
+    if owners:
+        return chosen.name in owners
+    return name.endswith((".data", ".onnx_data"))
+
+
+def choose_gguf(names: Sequence[str], variant: str | None, place: str) -> str:
+    """Returns the one GGUF file, or the one that the variant names by a part of its name.
+
+    Raises:
+        InvalidOption: none is meant, or several are; names the place.
+    """
+    if len(names) == 1 and variant is None:
+        return names[0]
+    wanted = (variant or "").lower()
+    meant = [name for name in names if wanted and wanted in name.lower()]
+    exact = [name for name in meant if name.lower() in (wanted, f"{wanted}.gguf")]
+    chosen = exact or meant
+    if len(chosen) == 1:
+        return chosen[0]
+    raise InvalidOption(
+        f"{place} holds {len(names)} GGUF files" if variant is None else f"variant is {variant!r}",
+        why=f"{place} has {', '.join(names[:12])}",
+        fix="Give a part of one name with --variant, such as its precision",
+    )

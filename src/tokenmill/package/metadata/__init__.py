@@ -1,0 +1,1 @@
+"""Reads packages that an `inference_metadata` document describes (YAML or JSON)."""
