@@ -95,8 +95,8 @@ class LLM:
                 "state_dir is not supported", why="this version keeps no state beyond the process"
             )
         cache = Cache.at(values["cache_dir"])
-        directory = resolve_with_options(os.fspath(model), cache, values)
-        self._model = LoadedModel.load(directory, engine_config(values, cache))
+        directory, loaded = resolve_with_options(os.fspath(model), cache, values)
+        self._model = LoadedModel.load(directory, engine_config(loaded, cache))
 
     @property
     def package(self) -> ModelPackage:

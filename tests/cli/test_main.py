@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from tokenmill.cli import main
+
 
 def tokenmill(*arguments, stdin="", **environment):
     return subprocess.run(
@@ -138,3 +140,12 @@ def test_a_timeout_exits_with_four(smollm2):
     result = tokenmill("generate", str(smollm2), "Count to a million.", "--timeout", "0.4")
     assert result.returncode == 4
     assert "timeout" in result.stderr
+
+
+def test_an_interrupt_says_so_and_exits_with_four(monkeypatch, capsys):
+    def interrupted(model_options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(main, "_settings", interrupted)
+    assert main.run_command(lambda: main.app(["list"], prog_name="tokenmill")) == 4
+    assert capsys.readouterr().err == "cancelled\n"

@@ -15,6 +15,7 @@ from support.file_server import file_server
 from support.hub_imitation import FILES, hub_imitation
 from support.tiny_genai import write_genai
 from support.tiny_gguf import write_tiny_gguf
+from support.tiny_tokenizers import with_decoder
 from tokenmill.package.catalogue_entry import CatalogueEntry, HubEntry
 from tokenmill.package.catalogue_file import read_catalogue_file
 
@@ -26,8 +27,12 @@ PACKAGE = Path(__file__).parents[1] / "fixtures" / "qwen2" / "model-package"
 
 def tokenmill(command, **environment):
     words = shlex.split(command.replace("DIRECTORY", str(PACKAGE)))[1:]
+    return python("from tokenmill.cli.main import main; main()", *words, **environment)
+
+
+def python(program, *words, **environment):
     return subprocess.run(
-        [sys.executable, "-c", "from tokenmill.cli.main import main; main()", *words],
+        [sys.executable, "-c", program, *words],
         capture_output=True, text=True, timeout=120, check=False, env=os.environ | environment,
     )  # fmt: skip
 
@@ -40,7 +45,7 @@ def machine(tmp_path, monkeypatch):
     made = write_genai(tmp_path / "made")
     export = {
         "config.json": b'{"vocab_size": 64}',
-        "tokenizer.json": (made / "tokenizer.json").read_bytes(),
+        "tokenizer.json": with_decoder(None, ["a", "hello"]).to_str().encode(),
         "onnx/model.onnx": b"full",
         "onnx/model_q4.onnx": (made / "model.onnx").read_bytes(),
     }
@@ -74,6 +79,19 @@ def test_the_commands_of_the_page_run_in_their_order(machine):
         result = tokenmill(command, **machine)
         assert result.returncode == 0, f"{command}: {result.stderr}"
         assert (result.stdout + result.stderr).strip()
+
+
+def test_a_catalogues_variant_is_shown_and_loaded_at_every_door(machine):
+    catalogue = Path(machine["XDG_CONFIG_HOME"]) / "tokenmill" / "catalogue.toml"
+    catalogue.write_text('[ours]\nhub = "org/name"\nvariant = "q4"\n')
+    assert tokenmill("tokenmill pull org/name", **machine).returncode == 0
+    result = tokenmill("tokenmill show ours", **machine)
+    assert result.returncode == 0, result.stderr
+    assert "onnx/model_q4.onnx" in result.stdout
+    result = tokenmill("tokenmill generate ours hello --max-tokens 2", **machine)
+    assert result.returncode == 0, result.stderr
+    result = python("from tokenmill import LLM; LLM('ours')", **machine)
+    assert result.returncode == 0, result.stderr
 
 
 def test_the_catalogue_of_the_page_is_read(tmp_path):

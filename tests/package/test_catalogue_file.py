@@ -27,6 +27,7 @@ sha256 = "{DIGEST}"
 hub = "org/name"
 revision = "v2"
 files = ["onnx/*", "*.json"]
+variant = "q4"
 
 [smollm2]
 hub = "org/other"
@@ -54,7 +55,9 @@ def test_each_kind_of_source_is_read(tmp_path):
             "packed", "part.gguf", "part.gguf", DIGEST, 0,
             (Part("some-wheel==1.0", "data/part.gguf"),),
         ),
-        "repository": HubEntry("repository", "org/name", "org/name", "v2", ("onnx/*", "*.json")),
+        "repository": HubEntry(
+            "repository", "org/name", "org/name", "v2", ("onnx/*", "*.json"), "q4"
+        ),
         "smollm2": HubEntry("smollm2", "org/other", "org/other", None, ("*.onnx",)),
     }  # fmt: skip
 
@@ -88,6 +91,7 @@ WRONG = {
     '[a]\nhub = "name"': ("a.hub", "'name' is not of the form org/name"),
     "[a]\nhub = 3": ("a.hub", "3 is not a text"),
     '[a]\nhub = "o/n"\nrevision = 2': ("a.revision", "2 is not a text"),
+    '[a]\nhub = "o/n"\nvariant = 4': ("a.variant", "4 is not a text"),
     '[a]\nhub = "o/n"\nfiles = [1]': ("a.files", "[1] is not a list of texts"),
     '[a]\nurl = "https://example.org/a"': ("a.sha256", "it must be the 64"),
     '[a]\nurl = "https://example.org/a"\nsha256 = "12"': ("a.sha256", "it must be the 64"),

@@ -122,6 +122,9 @@ def test_one_of_several_gguf_files_is_fetched():
     assert picked(names, "q8_0") == ("m-Q8_0.gguf",)
     assert picked(names, "M-Q4_0.gguf") == ("m-Q4_0.gguf",)
     assert picked(names[:2]) == ("m-Q4_0.gguf",)
+    assert picked(("m-BF16.gguf", "m-F16.gguf"), "F16") == ("m-F16.gguf",)
+    assert picked(("m.Q4_0.gguf", "m.Q4_0_4_4.gguf"), "Q4_0") == ("m.Q4_0.gguf",)
+    assert picked(("Q4_0/m.gguf", "Q8_0/m.gguf"), "Q8_0") == ("Q8_0/m.gguf",)
     for variant, words in ((None, "holds 3 GGUF files"), ("q4", "variant is 'q4'")):
         with pytest.raises(InvalidOption, match=f"{words}: the repository has m-Q4_0"):
             picked(names, variant)

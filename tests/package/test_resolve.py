@@ -6,12 +6,14 @@ import pytest
 from support.tiny_genai import write_genai
 from support.tiny_gguf import write_tiny_gguf
 from tokenmill.core.errors import DownloadFailed, InvalidOption, InvalidPackage, ModelNotFound
+from tokenmill.core.options import Scope
+from tokenmill.core.options import resolve as options_of
 from tokenmill.package import hub, resolve, wheel
 from tokenmill.package.cache import Cache
 from tokenmill.package.catalogue import CatalogueEntry, HubEntry, Part
 from tokenmill.package.gguf import importer
 from tokenmill.package.load import LoadOptions, load_package
-from tokenmill.package.resolve import resolve_model
+from tokenmill.package.resolve import resolve_model, resolve_with_options
 
 
 @pytest.fixture
@@ -218,6 +220,49 @@ def test_a_name_of_the_catalogue_may_stand_for_a_repository(repository, cache, m
     monkeypatch.setattr(resolve, "read_catalogue", lambda: {"mine": entry})
     assert resolve_model("mine", cache) == directory
     assert (asked["name"], asked["revision"], asked["patterns"]) == ("org/name", "v3", ("*.onnx",))
+
+
+@pytest.fixture
+def catalogue_variant(monkeypatch):
+    """The name "mine" for the variant q4 of a repository."""
+    entry = HubEntry("mine", "Mine", "org/name", variant="q4")
+    monkeypatch.setattr(resolve, "read_catalogue", lambda: {"mine": entry})
+
+
+def resolved(text, cache, **options):
+    return resolve_with_options(text, cache, options_of(Scope.MODEL, options, environ={}))
+
+
+@pytest.mark.usefixtures("catalogue_variant")
+def test_a_variant_of_the_catalogue_is_fetched_and_loaded(repository, cache):
+    directory, asked = repository
+    write_genai(directory)
+    found, loaded = resolved("mine", cache)
+    assert (found, loaded["variant"]) == (directory, "q4")
+    assert asked["options"].variant == "q4"
+
+
+@pytest.mark.usefixtures("catalogue_variant")
+def test_a_variant_of_the_user_goes_before_the_catalogues(repository, cache):
+    directory, asked = repository
+    write_genai(directory)
+    assert resolved("mine", cache, variant="fp16")[1]["variant"] == "fp16"
+    assert asked["options"].variant == "fp16"
+
+
+@pytest.mark.usefixtures("catalogue_variant")
+def test_a_directory_of_a_catalogues_name_has_no_variant(cache, tmp_path, monkeypatch):
+    write_genai(tmp_path / "mine")
+    monkeypatch.chdir(tmp_path)
+    assert resolved("mine", cache)[1]["variant"] is None
+
+
+def test_a_gguf_file_in_a_folder_of_a_repository(repository, cache, gguf):
+    directory, _ = repository
+    (directory / "Q8_0").mkdir(parents=True)
+    gguf.rename(directory / "Q8_0" / "tiny.gguf")
+    options = LoadOptions(variant="Q8_0")
+    assert load_package(resolve_model("org/name", cache, options=options)).vocab_size == 288
 
 
 def test_a_hub_id_with_a_gguf_file(repository, cache, gguf):

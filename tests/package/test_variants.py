@@ -12,6 +12,10 @@ from tokenmill.core.errors import CorruptFile, InvalidOption, InvalidPackage, Un
 from tokenmill.package.load import LoadOptions, load_package
 from tokenmill.package.model_package import PackageForm
 
+needs_model_packages = pytest.mark.skipif(
+    not hasattr(onnxruntime, "ModelPackage"), reason="ONNX Runtime has model packages since 1.32"
+)
+
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 
 
@@ -341,6 +345,7 @@ def shared_tokenizer(root, tmp_path):
     return address
 
 
+@needs_model_packages
 def test_assets_that_onnx_runtime_wrote_are_found_and_whole(tmp_path):
     root = write_package(tmp_path / "package", tokenizer=False)
     address = shared_tokenizer(root, tmp_path)
@@ -351,6 +356,7 @@ def test_assets_that_onnx_runtime_wrote_are_found_and_whole(tmp_path):
         load_package(root)
 
 
+@needs_model_packages
 def test_a_variants_configuration_may_name_the_tokenizers_directory(tmp_path):
     root = write_package(tmp_path / "package", tokenizer=False)
     address = shared_tokenizer(root, tmp_path)
@@ -377,6 +383,7 @@ def test_a_variants_configuration_may_name_the_tokenizers_directory(tmp_path):
         assert f"model.tokenizer_dir: {words}" in str(raised.value) or words in str(raised.value)
 
 
+@needs_model_packages
 def test_onnx_runtime_reads_the_package_and_takes_the_same_variant(tmp_path):
     root = write_package(tmp_path)
     context = onnxruntime.ModelPackageContext(str(root))

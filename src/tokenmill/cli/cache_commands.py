@@ -54,6 +54,7 @@ def remove_models(cache: Cache, names: Sequence[str], *, everything: bool) -> No
     removed = remove(cache, names, everything=everything)
     for entry in removed:
         note(f"removed {entry.kind} {entry.name}, {entry.size / 1e6:.1f} MB")
+    note(f"{sum(entry.size for entry in removed) / 1e6:.1f} MB freed")
 
 
 def _known(entry: CatalogueEntry | HubEntry) -> dict[str, Any]:

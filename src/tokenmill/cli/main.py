@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -27,6 +27,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+_INTERRUPTED = 130
+"""What typer makes of a KeyboardInterrupt, without a word."""
 
 
 def _print_version(wanted: bool) -> None:
@@ -133,8 +137,7 @@ def show(
     from tokenmill.package.load import load_package
     from tokenmill.package.load_options import load_options
 
-    values, _ = _settings(model_options)
-    directory = _find(model, model_options)
+    directory, values = _find(model, model_options)
     description = describe(load_package(directory, load_options(values)))
     if load:
         description["runtime"] = runtime_section(load_and_report(directory, values))
@@ -151,7 +154,7 @@ def show(
 def pull(model: ModelArgument, *, model_options: dict[str, Any]) -> None:
     """Fetch a model from the catalogue or a hub, and make it ready to run."""
     _settings(model_options)[1].clean()
-    note(f"{model} is ready in {_find(model, model_options)}")
+    note(f"{model} is ready in {_find(model, model_options)[0]}")
 
 
 @app.command(name="import")
@@ -218,11 +221,17 @@ def run_command(command: Callable[[], object]) -> int:
         print_error(error)
         return mapping_of(error).exit_code
     except KeyboardInterrupt:
-        note("cancelled")
-        return mapping_of(Cancelled("")).exit_code
+        return _cancelled()
     except SystemExit as end:  # how typer ends, after it has spoken
+        if end.code == _INTERRUPTED:
+            return _cancelled()
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     return 0
+
+
+def _cancelled() -> int:
+    note("cancelled")
+    return mapping_of(Cancelled("")).exit_code
 
 
 def _settings(model_options: dict[str, Any]) -> tuple[dict[str, Any], Cache]:
@@ -232,7 +241,7 @@ def _settings(model_options: dict[str, Any]) -> tuple[dict[str, Any], Cache]:
     return values, Cache.at(values["cache_dir"])
 
 
-def _find(model: str, model_options: dict[str, Any]) -> Path:
+def _find(model: str, model_options: dict[str, Any]) -> tuple[Path, Mapping[str, Any]]:
     from tokenmill.package.resolve import resolve_with_options
 
     values, cache = _settings(model_options)
@@ -241,10 +250,10 @@ def _find(model: str, model_options: dict[str, Any]) -> Path:
 
 
 def _load(model: str, model_options: dict[str, Any]) -> LLM:
-    directory = _find(model, model_options)
+    directory, values = _find(model, model_options)
     from tokenmill.api import LLM
 
-    return LLM(directory, **model_options)
+    return LLM(directory, **{**model_options, "variant": values["variant"]})
 
 
 def _request(llm: LLM, text: str, options: dict[str, Any], *, raw: bool, system: str | None) -> Any:

@@ -59,9 +59,7 @@ def assemble(entry: CatalogueEntry, folder: Path, report: Progress) -> Path:
                     report=lambda have, begin=begin: report(label, begin + have, entry.size),  # type: ignore[misc]  # the default binds it now
                 )
             else:
-                _take_member(
-                    part, file, folder, lambda: report(label, file.tell(), entry.size)
-                )
+                _take_member(part, file, folder, lambda: report(label, file.tell(), entry.size))
             end = file.seek(0, os.SEEK_END)
             digest = hashlib.sha256()
             _hash(file, begin, end, digest, whole)

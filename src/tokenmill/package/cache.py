@@ -7,6 +7,7 @@ import fcntl
 import os
 import re
 import shutil
+import stat
 import tempfile
 import time
 from collections.abc import Iterator
@@ -94,17 +95,20 @@ class Cache:
 
     def list(self) -> list[CacheEntry]:
         """Returns what is in the cache, by kind and name."""
-        return [
-            CacheEntry(kind, name_of(path), path, _size_of(path), path.stat().st_mtime)
-            for kind, parent in (
-                ("download", self.downloads),
-                ("import", self.imports),
-                ("hub", self.hub),
-                ("partial", self.partials),
-            )
-            for path in _directories(parent)
-            if kind != "hub" or path.name.startswith(HUB_PREFIX)
-        ]
+        found = []
+        for kind, parent in (
+            ("download", self.downloads),
+            ("import", self.imports),
+            ("hub", self.hub),
+            ("partial", self.partials),
+        ):
+            for path in _directories(parent):
+                if kind != "hub" or path.name.startswith(HUB_PREFIX):
+                    # Another process may finish or remove it just now.
+                    with contextlib.suppress(FileNotFoundError):
+                        used = path.stat().st_mtime
+                        found.append(CacheEntry(kind, name_of(path), path, size_of(path), used))
+        return found
 
     def touch(self, path: Path) -> None:
         """Notes that something in the cache is used now: its directory's time says when."""
@@ -121,8 +125,9 @@ class Cache:
                     self._remove_unless_locked(path, match[1])
         oldest = time.time() - _KEEP_PARTIAL
         for path in _directories(self.partials):
-            if path.stat().st_mtime < oldest:
-                self._remove_unless_locked(path, path.name)
+            with contextlib.suppress(FileNotFoundError):
+                if path.stat().st_mtime < oldest:
+                    self._remove_unless_locked(path, path.name)
 
     def _remove_unless_locked(self, path: Path, name: str) -> None:
         # What this program makes is made under a lock; anything else is not ours.
@@ -192,10 +197,12 @@ def _directories(parent: Path, *, hidden: bool = False) -> Iterator[Path]:
             yield path
 
 
-def _size_of(directory: Path) -> int:
+def size_of(directory: Path) -> int:
     """Returns the bytes of all files; linked ones count where they lie."""
-    return sum(
-        path.lstat().st_size
-        for path in directory.rglob("*")
-        if path.is_file() and not path.is_symlink()
-    )
+    total = 0
+    for folder, _, names in os.walk(directory):  # goes on where a folder is gone meanwhile
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                status = os.lstat(os.path.join(folder, name))
+                total += status.st_size if stat.S_ISREG(status.st_mode) else 0
+    return total

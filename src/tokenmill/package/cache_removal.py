@@ -10,12 +10,12 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from tokenmill.core.errors import InvalidOption, ModelNotFound
-from tokenmill.package.cache import Cache, CacheEntry
+from tokenmill.core.errors import InvalidOption, ModelNotFound, TokenmillError
+from tokenmill.package.cache import Cache, CacheEntry, size_of
 
 
 def remove(cache: Cache, names: Sequence[str], *, everything: bool = False) -> list[CacheEntry]:
-    """Removes all things of these names, and returns them.
+    """Removes all things of these names.
 
     Nothing is removed where one of the names is unknown. A model that is running keeps the files
     that it has open.
@@ -23,10 +23,14 @@ def remove(cache: Cache, names: Sequence[str], *, everything: bool = False) -> l
     Args:
         everything: remove all that is listed, and the rewritten graphs; `names` is empty then.
 
+    Returns:
+        What was removed; the rewritten graphs as one entry of the kind "graphs".
+
     Raises:
         ModelNotFound: nothing has one of the names; the message has the nearest.
         Busy: another process is fetching or importing one of them; earlier ones are removed.
         InvalidOption: names and everything, or neither.
+        TokenmillError: the file system refused.
     """
     if everything == bool(names):
         why = "both are given" if everything else "neither is given"
@@ -36,14 +40,28 @@ def remove(cache: Cache, names: Sequence[str], *, everything: bool = False) -> l
         if not any(entry.name == name for entry in entries):
             raise _unknown(name, entries)
     chosen = [entry for entry in entries if everything or entry.name in names]
-    for entry in chosen:
-        with cache.try_lock(entry.path.name):
-            if entry.kind == "hub":
-                _remove_hub_records(cache, entry.path.name)
-            _remove_tree(entry.path)
-    if everything and cache.graphs.is_dir():
-        shutil.rmtree(cache.graphs)
-    return chosen
+    removed = []
+    try:
+        for entry in chosen:
+            with cache.try_lock(entry.path.name):
+                if entry.kind == "hub":
+                    _remove_hub_records(cache, entry.path.name)
+                # Another process may have finished a download, or removed the thing, meanwhile.
+                if entry.path.is_dir():
+                    _remove_tree(entry.path)
+                    removed.append(entry)
+        if everything and cache.graphs.is_dir():
+            graphs = cache.graphs
+            used = graphs.stat().st_mtime
+            removed.append(CacheEntry("graphs", graphs.name, graphs, size_of(graphs), used))
+            shutil.rmtree(graphs)
+    except OSError as error:
+        raise TokenmillError(
+            f"{error.filename or cache.root} could not be removed",
+            why=error.strerror or str(error),
+            fix="Check the rights there",
+        ) from None
+    return removed
 
 
 def _remove_hub_records(cache: Cache, folder: str) -> None:
@@ -56,7 +74,11 @@ def _remove_hub_records(cache: Cache, folder: str) -> None:
 def _remove_tree(path: Path) -> None:
     """Removes a directory; to others it disappears at once, whatever interrupts the work."""
     aside = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
-    os.replace(path, aside)
+    try:
+        os.replace(path, aside)
+    except OSError:
+        aside.rmdir()
+        raise
     shutil.rmtree(aside)
 
 

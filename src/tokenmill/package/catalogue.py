@@ -14,6 +14,7 @@ from tokenmill.package.assemble import assemble, has_progress
 from tokenmill.package.cache import Cache
 from tokenmill.package.catalogue_entry import CatalogueEntry, HubEntry, Part, UrlPart
 from tokenmill.package.catalogue_file import read_catalogue_file
+from tokenmill.package.checksum import record_checksum, recorded_checksum
 
 __all__ = ["CatalogueEntry", "HubEntry", "Part", "UrlPart", "pull", "read_catalogue"]
 
@@ -63,7 +64,7 @@ def pull(
     if offline:
         raise DownloadFailed(
             f"{entry.name} is not in the cache",
-            why=f"offline was asked for, and there is no whole {target}",
+            why=f"offline was asked for, and there is no whole {target} with its checksum",
             fix="Fetch it online",
         )
     report = progress or (lambda what, done, total: None)
@@ -81,7 +82,13 @@ def pull(
 
 
 def _is_there(entry: CatalogueEntry, target: Path) -> bool:
-    return target.is_file() and target.stat().st_size == (entry.size or target.stat().st_size)
+    """Whether the very file that the catalogue means is there: it may have meant another before."""
+    try:
+        if target.stat().st_size != (entry.size or target.stat().st_size):
+            return False
+        return recorded_checksum(target) == entry.sha256
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+        return False
 
 
 def _fetch(entry: CatalogueEntry, cache: Cache, directory: Path, report: Progress) -> None:
@@ -94,4 +101,5 @@ def _fetch(entry: CatalogueEntry, cache: Cache, directory: Path, report: Progres
         raise
     with cache.new_directory(directory) as part:
         file.replace(part / entry.file)
+        record_checksum(part / entry.file, entry.sha256)
     shutil.rmtree(folder, ignore_errors=True)

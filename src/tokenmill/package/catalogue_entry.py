@@ -59,6 +59,7 @@ class HubEntry:
         repository: "org/name".
         revision: branch, tag or commit; None takes the main branch.
         files: patterns; empty chooses.
+        variant: taken where the user names none; None chooses.
     """
 
     name: str
@@ -66,3 +67,4 @@ class HubEntry:
     repository: str
     revision: str | None = None
     files: tuple[str, ...] = ()
+    variant: str | None = None

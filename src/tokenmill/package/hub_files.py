@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath
 
-from tokenmill.core.errors import InvalidOption
+from tokenmill.core.errors import InvalidOption, InvalidPackage
 from tokenmill.package.graph_files import (
     GraphFile,
     by_preference,
@@ -13,6 +15,7 @@ from tokenmill.package.graph_files import (
     refuse_companions,
 )
 from tokenmill.package.load_options import LoadOptions
+from tokenmill.package.onnx_file import read_onnx
 
 _MANIFEST = "manifest.json"
 _DOCUMENTS = (
@@ -49,6 +52,28 @@ def pick_files(names: Sequence[str], options: LoadOptions) -> tuple[str, ...]:
         kept = choose_gguf(weights, options.variant, "the repository")
         return tuple(name for name in names if name == kept)
     return tuple(names)
+
+
+def files_of_weights(
+    directory: Path, names: Sequence[str], repository: Sequence[str]
+) -> tuple[str, ...]:
+    """Returns the repository's files in which graphs that have been fetched keep weights.
+
+    Args:
+        directory: what has been fetched.
+        names: what was chosen; graphs among these that are there are read.
+        repository: the names of all its files; nothing else is returned.
+    """
+    wanted: set[str] = set()
+    for name in names:
+        if name.endswith(".onnx") and (directory / name).is_file():
+            with contextlib.suppress(InvalidPackage):  # reading the package will say why
+                graph = read_onnx(directory / name)
+                folder = PurePosixPath(name).parent
+                wanted |= {
+                    (folder / one.location).as_posix() for one in graph.initializers if one.location
+                }
+    return tuple(name for name in repository if name in wanted)
 
 
 def package_folders(names: Iterable[str]) -> list[str]:
@@ -118,6 +143,9 @@ def _is_data_of(name: str, chosen: GraphFile, graphs: Sequence[GraphFile]) -> bo
 def choose_gguf(names: Sequence[str], variant: str | None, place: str) -> str:
     """Returns the one GGUF file, or the one that the variant names by a part of its name.
 
+    The whole name goes before a part between two separators ("f16" is not "bf16", and "q4_0" not
+    "q4_0_4_4"), and that before any part.
+
     Raises:
         InvalidOption: none is meant, or several are; names the place.
     """
@@ -126,7 +154,8 @@ def choose_gguf(names: Sequence[str], variant: str | None, place: str) -> str:
     wanted = (variant or "").lower()
     meant = [name for name in names if wanted and wanted in name.lower()]
     exact = [name for name in meant if name.lower() in (wanted, f"{wanted}.gguf")]
-    chosen = exact or meant
+    part = re.compile(rf"(?<![a-z0-9_]){re.escape(wanted)}(?![a-z0-9_])")
+    chosen = exact or [name for name in meant if part.search(name.lower())] or meant
     if len(chosen) == 1:
         return chosen[0]
     raise InvalidOption(

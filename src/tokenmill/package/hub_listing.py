@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from tokenmill.package.cache import HUB_PREFIX, Cache
+
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 class RemoteFile(NamedTuple):
@@ -54,7 +57,9 @@ def ask(repository: str, revision: str | None, endpoint: str | None) -> Listing:
 
 
 def _remote(item: Any) -> RemoteFile:
-    return RemoteFile(item.path, item.size or 0, item.lfs.sha256 if item.lfs else "")
+    digest = item.lfs.sha256 if item.lfs else ""
+    # It becomes the name of a file: what is no checksum is not to lead out of the cache.
+    return RemoteFile(item.path, item.size or 0, digest if _SHA256.fullmatch(digest) else "")
 
 
 def remember(cache: Cache, repository: str, revision: str | None, listing: Listing) -> None:

@@ -84,23 +84,39 @@ def resolve_model(
     )
     cache.touch(directory)
     package = _only_package(directory, patterns, options.variant)
-    return _with_gguf(package, cache, options, precision, progress, patterns=patterns)
+    return _with_gguf(package, cache, options, precision, progress, patterns=patterns, deep=True)
 
 
 def resolve_with_options(
     text: str, cache: Cache, options: Mapping[str, Any], progress: Progress | None = None
-) -> Path:
-    """Does `resolve_model` with the resolved options of the scope MODEL, as every door has them."""
-    return resolve_model(
+) -> tuple[Path, Mapping[str, Any]]:
+    """Does `resolve_model` with the resolved options of the scope MODEL, as every door has them.
+
+    Returns:
+        The directory, and the options to load it with: a name of the catalogue may stand for a
+        variant, which holds where the caller names none.
+    """
+    loaded = _with_variant_of_catalogue(text, options)
+    directory = resolve_model(
         text,
         cache,
-        revision=options["revision"],
-        patterns=options["files"] or None,
-        offline=options["offline"],
-        precision=options["precision"],
-        options=load_options(options),
+        revision=loaded["revision"],
+        patterns=loaded["files"] or None,
+        offline=loaded["offline"],
+        precision=loaded["precision"],
+        options=load_options(loaded),
         progress=progress,
     )
+    return directory, loaded
+
+
+def _with_variant_of_catalogue(text: str, options: Mapping[str, Any]) -> Mapping[str, Any]:
+    _, is_directory, is_file = _look(text)
+    if options["variant"] is not None or is_directory or is_file:
+        return options
+    entry = read_catalogue().get(text)
+    variant = entry.variant if isinstance(entry, HubEntry) else None
+    return options if variant is None else {**options, "variant": variant}
 
 
 def import_file(
@@ -183,9 +199,15 @@ def _with_gguf(
     progress: Progress | None,
     *,
     patterns: Sequence[str] | None = None,
+    deep: bool = False,
 ) -> Path:
-    """Returns the directory, or the import of a GGUF file where it holds nothing else."""
-    names = [file.name for file in sorted(directory.glob("*.gguf"))]
+    """Returns the directory, or the import of a GGUF file where it holds nothing else.
+
+    Args:
+        deep: look into folders, too, as repositories have them.
+    """
+    files = sorted(directory.rglob("*.gguf") if deep else directory.glob("*.gguf"))
+    names = [file.relative_to(directory).as_posix() for file in files]
     names = [name for name in names if _matches(name, patterns)]
     is_package = bool(graph_files(directory)) or "" in package_folders(
         path.name for path in directory.glob("*.*")

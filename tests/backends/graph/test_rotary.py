@@ -98,7 +98,7 @@ def rotation_of(body: str, width: int = 16) -> tuple[Rotation | None, Evaluation
     for name, value in (("i0", 0), ("i1", 1), ("i2", 2), ("i8", 8), ("i16", 16), ("end", 2**62)):
         model.graph.initializer.append(numpy_helper.from_array(np.array([value]), name))
     x = np.ones((1, 2, 5, width), np.float32)
-    evaluation = Evaluation(Evaluator(model, Path()), {"x": x})
+    evaluation = Evaluation(Evaluator(model, OutsideWeights(Path())), {"x": x})
     found = find_rotation("y", 2, width, GraphIndex(model.graph), CASE, evaluation)
     return found, evaluation
 

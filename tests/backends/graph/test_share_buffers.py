@@ -20,6 +20,7 @@ from support.plain_layer import (
 )
 from support.tiny_plain import PlainSpec, make_plain, renamed
 from tokenmill.backends.graph.apply import apply_rewrites
+from tokenmill.backends.graph.outside_weights import OutsideWeights
 from tokenmill.backends.graph.ports import (
     LENGTHS_INPUT,
     POSITIONS_INPUT,
@@ -419,7 +420,7 @@ def test_a_graph_that_is_not_sound_is_left_as_it_is(
 ) -> None:
     model = make_layer(**parts)
     before = model.SerializeToString()
-    applied, (note,) = share_buffers(model, PORTS, tmp_path)
+    applied, (note,) = share_buffers(model, PORTS, OutsideWeights(tmp_path))
     assert not applied
     assert reason in note
     assert model.SerializeToString() == before
@@ -431,5 +432,5 @@ def test_a_graph_without_the_ports_is_left_as_it_is(tmp_path: Path) -> None:
         PORTS, state=(StatePorts("absent", "past_v", "present_k", "present_v", 2, 8),)
     )
     before = model.SerializeToString()
-    assert not share_buffers(model, ports, tmp_path)[0]
+    assert not share_buffers(model, ports, OutsideWeights(tmp_path))[0]
     assert model.SerializeToString() == before

@@ -9,6 +9,7 @@ from onnx.inliner import inline_local_functions
 
 from tokenmill.backends.graph.cut_rows import cut_rows
 from tokenmill.backends.graph.direct_lengths import direct_lengths
+from tokenmill.backends.graph.outside_weights import OutsideWeights
 from tokenmill.backends.graph.ports import (
     LENGTHS_INPUT,
     POSITIONS_INPUT,
@@ -39,15 +40,15 @@ def apply_rewrites(
         raise CorruptFile(
             f"{file} is not an ONNX model", why=str(error), fix="Fetch or export it again"
         ) from None
-    shares, notes = False, tuple[str, ...]()
+    shares, notes, outside = False, tuple[str, ...](), OutsideWeights(file.parent)
     if share_buffers and ports.state:
         if model.functions:
             model = inline_local_functions(model)
-        shares, notes = to_shared_buffers(model, ports, file.parent)
+        shares, notes = to_shared_buffers(model, ports, outside)
     done = shares | cut_rows(model.graph, ports.logits, POSITIONS_INPUT)
     if ports.attention_mask is not None and not shares:
         done |= direct_lengths(model, ports.attention_mask, LENGTHS_INPUT, TOTAL_INPUT)
     if not done:
-        return Rewritten(None, False, notes)
+        return Rewritten(None, False, notes, outside.reads)
     weights_by_place(model, file, content)
-    return Rewritten(bytes(model.SerializeToString()), shares, notes)
+    return Rewritten(bytes(model.SerializeToString()), shares, notes, outside.reads)

@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 
@@ -22,16 +23,20 @@ class GraphCache:
 
     def load(self, key: str) -> bytes | None:
         """Returns what was stored under the key, or None. Removes what is damaged."""
+        return next(self.load_all(key), None)
+
+    def load_all(self, key: str) -> Iterator[bytes]:
+        """Yields all that was stored under the key. Removes what is damaged."""
         for file in sorted(self._directory.glob(f"{key}-*.graph")):
             try:
                 content = file.read_bytes()
             except OSError:
                 continue
             if file.name == _name(key, content):
-                return content
+                yield content
+                continue
             with contextlib.suppress(OSError):
                 file.unlink()
-        return None
 
     def store(self, key: str, content: bytes) -> None:
         """Keeps the content under the key; does nothing where the directory is not writable."""

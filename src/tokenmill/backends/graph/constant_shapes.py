@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 from onnx import ModelProto, NodeProto, numpy_helper
@@ -11,6 +10,7 @@ from onnx import ModelProto, NodeProto, numpy_helper
 from tokenmill.backends.graph.cases import SHORT, feeds
 from tokenmill.backends.graph.evaluate import CannotEvaluate, Evaluation, Evaluator
 from tokenmill.backends.graph.names import drop_unused
+from tokenmill.backends.graph.outside_weights import OutsideWeights
 from tokenmill.backends.graph.ports import DecoderPorts
 
 _PREFIX = "tokenmill.shape"
@@ -19,10 +19,10 @@ Shapes = Sequence[tuple[int, ...]]
 """Of one tensor, for several numbers of rows and tokens."""
 
 
-def constant_shapes(model: ModelProto, ports: DecoderPorts, weights_dir: Path) -> None:
+def constant_shapes(model: ModelProto, ports: DecoderPorts, outside: OutsideWeights) -> None:
     """Replaces the computed sizes; what computed them goes where nothing else needs it."""
     graph = model.graph
-    evaluator = Evaluator(model, weights_dir)
+    evaluator = Evaluator(model, outside)
     evaluations = [Evaluation(evaluator, feeds(graph, ports, case)) for case in SHORT]
     made: dict[tuple[int, ...], str] = {}
     for node in graph.node:

@@ -10,16 +10,15 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from math import prod
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
-from onnx.external_data_helper import load_external_data_for_tensor
 from onnx.reference import ReferenceEvaluator
 
 from tokenmill.backends.graph.names import inputs_of
+from tokenmill.backends.graph.outside_weights import OutsideWeights
 from tokenmill.backends.graph.shape_rules import Shaped, Value, output_shapes
 
 MAX_ELEMENTS = 2**26
@@ -47,14 +46,14 @@ class Evaluator:
 
     Args:
         model: whose main graph is evaluated; its nodes are in order, and must not change meanwhile.
-        weights_dir: where external weights are.
+        outside: reads external weights.
     """
 
-    def __init__(self, model: ModelProto, weights_dir: Path) -> None:
+    def __init__(self, model: ModelProto, outside: OutsideWeights) -> None:
         self.graph: GraphProto = model.graph
         self._opsets = list(model.opset_import)
         self._ir_version = model.ir_version
-        self._weights_dir = weights_dir
+        self._outside = outside
         self.made_by: dict[str, NodeProto] = {
             name: node for node in self.graph.node for name in node.output if name
         }
@@ -86,13 +85,8 @@ class Evaluator:
         if prod(shape) > (_MAX_FACTOR if self._is_factor(tensor) else _MAX_WEIGHT):
             return Shaped(dtype, shape)
         if tensor.data_location == TensorProto.EXTERNAL:
-            copy = TensorProto()
-            copy.CopyFrom(tensor)
-            try:
-                load_external_data_for_tensor(copy, str(self._weights_dir))
-            except Exception:  # whatever is wrong with the file: loading the session tells
-                return Shaped(dtype, shape)
-            tensor = copy
+            outside = self._outside.load(tensor)
+            return Shaped(dtype, shape) if outside is None else outside
         array: NDArray[Any] = numpy_helper.to_array(tensor)
         return array
 

@@ -7,7 +7,6 @@ derives from it, or from the mask, must be a row's positions or one of the step'
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_h
 from tokenmill.backends.graph.cases import SHORT, feeds
 from tokenmill.backends.graph.evaluate import CannotEvaluate, Evaluation, Evaluator
 from tokenmill.backends.graph.names import drop_unused, inputs_of
+from tokenmill.backends.graph.outside_weights import OutsideWeights
 from tokenmill.backends.graph.ports import LENGTHS_INPUT, TOTAL_INPUT, DecoderPorts
 from tokenmill.backends.graph.shape_rules import Shaped
 from tokenmill.backends.graph.sites import Refused
@@ -30,7 +30,7 @@ Values = Sequence[NDArray[Any]]
 """A tensor's values in each of the cases."""
 
 
-def use_lengths(model: ModelProto, ports: DecoderPorts, weights_dir: Path) -> tuple[str, ...]:
+def use_lengths(model: ModelProto, ports: DecoderPorts, outside: OutsideWeights) -> tuple[str, ...]:
     """Replaces what is derived from the mask, or from the size of the past, outside attention.
 
     Adds the two inputs for lengths.
@@ -53,7 +53,7 @@ def use_lengths(model: ModelProto, ports: DecoderPorts, weights_dir: Path) -> tu
     ):
         if next(_uses(graph, ports), None) is None:
             break
-        if _replace_all(model, ports, weights_dir, replacement, made) and what:
+        if _replace_all(model, ports, outside, replacement, made) and what:
             notes = (*notes, what)
     for node, name in _uses(graph, ports):
         if name == ports.attention_mask:
@@ -84,13 +84,13 @@ def _sources(ports: DecoderPorts) -> set[str]:
 def _replace_all(
     model: ModelProto,
     ports: DecoderPorts,
-    weights_dir: Path,
+    outside: OutsideWeights,
     replacement: Callable[[NodeProto, Values], str | None],
     made: _Replacements,
 ) -> bool:
     """Replaces every derived tensor that `replacement` knows; returns whether one was."""
     graph = model.graph
-    evaluator = Evaluator(model, weights_dir)
+    evaluator = Evaluator(model, outside)
     evaluations = [Evaluation(evaluator, feeds(graph, ports, case)) for case in SHORT]
     derived, renamed = _sources(ports), dict[str, str]()
     for node in graph.node:

@@ -11,11 +11,12 @@ from typing import NamedTuple
 from tokenmill.backends.graph.cache import GraphCache
 from tokenmill.backends.graph.ports import DecoderPorts
 from tokenmill.backends.graph.rewritten import Rewritten
+from tokenmill.backends.graph.weight_reads import WeightRead, are_unchanged
 from tokenmill.core.errors import InvalidPackage
 
 __all__ = ["REWRITER_VERSION", "Probe", "Rewritten", "rewrite"]
 
-REWRITER_VERSION = 3
+REWRITER_VERSION = 4
 """Part of the cache's key and of state fingerprints: raise it when a rewrite changes."""
 
 _MAX_CACHED_BYTES = 64 * 2**20
@@ -66,10 +67,13 @@ def rewrite(
         raise InvalidPackage(
             f"cannot read {model_file}", why=error.strerror or str(error)
         ) from None
-    key = _key(content, ports, "" if probe is None else probe.version)
+    key = _key(content, model_file.name, ports, "" if probe is None else probe.version)
     cache = None if cache_dir is None else GraphCache(cache_dir)
-    if cache is not None and (found := cache.load(key)) is not None:
-        return _decode(found)
+    if cache is not None:
+        # Models of one architecture may share a graph, and differ in the weights beside it.
+        for found in map(_decode, cache.load_all(key)):
+            if are_unchanged(model_file.parent, found.reads):
+                return found
     result = _rewrite(content, ports, model_file, probe)
     if cache is not None and len(result.graph or b"") <= _MAX_CACHED_BYTES:
         cache.store(key, _encode(result))
@@ -86,21 +90,28 @@ def _rewrite(content: bytes, ports: DecoderPorts, file: Path, probe: Probe | Non
     if difference is None:
         return result
     kept = apply_rewrites(content, ports, file, share_buffers=False)
-    return kept._replace(notes=(f"attention stays plain: {difference}",))
+    notes = (f"attention stays plain: {difference}",)
+    return kept._replace(notes=notes, reads=result.reads)
 
 
 def _encode(result: Rewritten) -> bytes:
     """Returns a line of JSON with what is not in the graph, and the graph."""
-    head = {"shares_buffers": result.shares_buffers, "notes": result.notes}
+    head = {
+        "shares_buffers": result.shares_buffers,
+        "notes": result.notes,
+        "reads": result.reads,
+    }
     return json.dumps(head).encode() + b"\n" + (result.graph or b"")
 
 
 def _decode(content: bytes) -> Rewritten:
     head, _, graph = content.partition(b"\n")
     values = json.loads(head)
-    return Rewritten(graph or None, values["shares_buffers"], tuple(values["notes"]))
+    reads = tuple(WeightRead(*read) for read in values["reads"])
+    return Rewritten(graph or None, values["shares_buffers"], tuple(values["notes"]), reads)
 
 
-def _key(content: bytes, ports: DecoderPorts, probe: str) -> str:
-    names = f"{REWRITER_VERSION}\0{ports!r}\0{probe}\0"
+def _key(content: bytes, file_name: str, ports: DecoderPorts, probe: str) -> str:
+    # The name too: weights inside the file are named by it in the result.
+    names = f"{REWRITER_VERSION}\0{file_name}\0{ports!r}\0{probe}\0"
     return hashlib.sha256(names.encode() + hashlib.sha256(content).digest()).hexdigest()[:32]

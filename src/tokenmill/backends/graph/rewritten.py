@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from tokenmill.backends.graph.weight_reads import WeightRead
+
 
 class Rewritten(NamedTuple):
     """What the rewrites made of a decoder.
@@ -12,8 +14,10 @@ class Rewritten(NamedTuple):
         graph: the serialised model; None where the file is to be used as it is.
         shares_buffers: a plain past and present became one buffer, written in place.
         notes: what was done to plain attention, or why it was left, a phrase each.
+        reads: of the weights beside the file, on which all of this depends.
     """
 
     graph: bytes | None
     shares_buffers: bool
     notes: tuple[str, ...]
+    reads: tuple[WeightRead, ...] = ()

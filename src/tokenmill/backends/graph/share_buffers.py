@@ -6,7 +6,6 @@ All layers or none: a graph keeps its state in one way.
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
 from typing import NamedTuple
 
 from onnx import GraphProto, ModelProto, NodeProto, helper
@@ -17,6 +16,7 @@ from tokenmill.backends.graph.evaluate import CannotEvaluate, Evaluator
 from tokenmill.backends.graph.grouped_attention import AttentionNodes
 from tokenmill.backends.graph.inline_branch import inline_branch
 from tokenmill.backends.graph.names import ancestors, drop_unused
+from tokenmill.backends.graph.outside_weights import OutsideWeights
 from tokenmill.backends.graph.own_lengths import use_lengths
 from tokenmill.backends.graph.ports import DecoderPorts, StatePorts
 from tokenmill.backends.graph.recognise import Attention, recognise
@@ -35,7 +35,7 @@ class _Layer(NamedTuple):
 
 
 def share_buffers(
-    model: ModelProto, ports: DecoderPorts, weights_dir: Path
+    model: ModelProto, ports: DecoderPorts, outside: OutsideWeights
 ) -> tuple[bool, tuple[str, ...]]:
     """Rewrites every layer's attention to GroupQueryAttention, or leaves the graph as it is.
 
@@ -45,7 +45,7 @@ def share_buffers(
 
     Args:
         model: changed in place; without local functions.
-        weights_dir: where the model's external weights are.
+        outside: reads the model's external weights.
 
     Returns:
         Whether it applied, and what was done, or why not, a phrase each.
@@ -58,14 +58,14 @@ def share_buffers(
             if not inline_branch(graph, ports.use_cache_branch):
                 raise Refused(f"no branch is steered by {ports.use_cache_branch!r} alone")
             notes = ("the branch with a past inlined",)
-        evaluator = Evaluator(model, weights_dir)
+        evaluator = Evaluator(model, outside)
         layers, made = _recognise_all(evaluator, ports)
         rotating = sum(layer.rotation is not None for layer in layers)
         _replace(graph, layers, made)
         if rotating:
             notes = (*notes, f"rotary embedding of {rotating} layers moved into the attention")
-        notes = (*notes, *use_lengths(model, ports, weights_dir))
-        constant_shapes(model, ports, weights_dir)
+        notes = (*notes, *use_lengths(model, ports, outside))
+        constant_shapes(model, ports, outside)
     except Exception as error:
         # Beside what is refused: anything may be in a graph, and a fault in looking at it must
         # not keep it from running as it is.
