@@ -97,9 +97,9 @@ def test_a_package_beside_a_gguf_file_is_the_model(gguf, cache, tmp_path):
 
 
 def test_a_file_of_another_kind_is_refused(cache, tmp_path):
-    (tmp_path / "model.onnx").write_bytes(b"\x08\x0a")
-    with pytest.raises(InvalidPackage, match=r"model\.onnx is not a GGUF file"):
-        resolve_model(str(tmp_path / "model.onnx"), cache)
+    (tmp_path / "model.bin").write_bytes(b"\x08\x0a")
+    with pytest.raises(InvalidPackage, match=r"model\.bin is not a GGUF file"):
+        resolve_model(str(tmp_path / "model.bin"), cache)
 
 
 def test_an_import_that_fails_leaves_nothing(cache, tmp_path):
@@ -289,3 +289,10 @@ def test_what_is_nothing_is_not_found(cache, text, tmp_path, monkeypatch):
         return
     with pytest.raises(ModelNotFound, match="no directory, no file, no name"):
         resolve_model(text, cache)
+
+
+def test_a_graph_file_is_told_to_be_given_by_its_directory(tmp_path):
+    file = tmp_path / "model_q4.onnx"
+    file.write_bytes(b"\x08\x0a")
+    with pytest.raises(InvalidPackage, match=r"a model is a directory.*--variant model_q4\.onnx"):
+        resolve_model(str(file), Cache(tmp_path / "cache"))

@@ -100,6 +100,7 @@ _CONSTANTS = {
     "one0": np.array(1),
     "three": np.array(3),
     "four": np.array(4),
+    "forty": np.array(40),
     "zero_f": np.array(0, np.float32),
     "one_f": np.array(1, np.float32),
     "lowest": np.array(np.finfo(np.float32).min),

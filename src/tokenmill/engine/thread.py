@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import atexit
 import threading
+import weakref
 from collections import deque
 
 from tokenmill.core.errors import Closed
 from tokenmill.engine.engine import ActiveRequest, Engine, as_typed
+
+_running: weakref.WeakSet[EngineThread] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    """Ends what still runs: a step in flight while the interpreter goes would abort the process."""
+    for thread in list(_running):
+        thread.close()
 
 
 class EngineThread:
@@ -24,6 +35,7 @@ class EngineThread:
         self._closing = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
+        _running.add(self)
 
     def submit(self, request: ActiveRequest) -> None:
         """Hands a request over; its stream gets the events.
@@ -42,6 +54,7 @@ class EngineThread:
         with self._changed:
             self._closing = True
             self._changed.notify()
+        _running.discard(self)
         if threading.current_thread() is not self._thread:
             self._thread.join()
 

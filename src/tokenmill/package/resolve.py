@@ -140,6 +140,13 @@ def import_file(
         raise ModelNotFound(f"there is no file {file}", fix="Check the path")
     with file.open("rb") as opened:
         if opened.read(4) != b"GGUF":
+            if file.suffix == ".onnx":
+                raise InvalidPackage(
+                    f"{file} is a graph, and a model is a directory",
+                    why="its tokenizer and configuration lie beside it",
+                    fix=f"Give {file.parent}; where that has several graphs, choose this one with "
+                    f"--variant {file.name}",
+                )
             raise InvalidPackage(
                 f"{file} is not a GGUF file",
                 why="it does not begin with the letters GGUF",

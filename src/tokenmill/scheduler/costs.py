@@ -72,6 +72,6 @@ class StepCosts:
         if self._prefill.count < _LEAST_OBSERVATIONS:
             return None
         fixed, each = self._prefill.fit()
-        if each <= 0:
-            return None
-        return max(0, math.floor((seconds - fixed) / each + 1e-6))
+        # What steps beside decoding rows cost can fade to next to nothing.
+        tokens = (seconds - fixed) / each if each > 0 else math.inf
+        return max(0, math.floor(tokens + 1e-6)) if math.isfinite(tokens) else None

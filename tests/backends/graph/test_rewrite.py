@@ -11,7 +11,9 @@ import onnx
 import onnxruntime
 import pytest
 
+from support.plain_layer import ports_of
 from support.tiny_onnx import TinySpec, save_decoder
+from support.tiny_plain import PlainSpec, make_plain
 from tokenmill.backends.graph import apply as apply_module
 from tokenmill.backends.graph.ports import (
     LENGTHS_INPUT,
@@ -20,6 +22,7 @@ from tokenmill.backends.graph.ports import (
     DecoderPorts,
 )
 from tokenmill.backends.graph.rewrite import Rewritten, rewrite
+from tokenmill.backends.graph.weight_reads import WeightRead, are_unchanged, digest_of
 from tokenmill.core.errors import CorruptFile, InvalidPackage
 
 PORTS = DecoderPorts("logits", "attention_mask")
@@ -90,6 +93,52 @@ def test_another_graph_is_another_entry(tmp_path: Path) -> None:
         rewrite(save_decoder(TinySpec(seed=seed), tmp_path), PORTS, cache)
     rewrite(tmp_path / "model.onnx", DecoderPorts("logits", None), cache)
     assert len(list(cache.iterdir())) == 3
+
+
+def test_weights_beside_a_graph_that_were_looked_at_are_part_of_the_entry(tmp_path: Path) -> None:
+    spec = PlainSpec(positions="table", head_dim=16)
+    file, ports, cache = tmp_path / "model.onnx", ports_of(spec), tmp_path / "cache"
+    data = tmp_path / "model.onnx.data"
+    model = make_plain(spec)
+    onnx.save(model, file, save_as_external_data=True, location=data.name, size_threshold=0)
+    graph, first = file.read_bytes(), data.read_bytes()
+    before = rewrite(file, ports, cache)
+    assert before.shares_buffers
+    (place, *_) = [read for read in before.reads if read.length == spec.context * 8 * 4]
+    end = place.offset + place.length
+    data.write_bytes(first[: place.offset] + bytes(place.length) + first[end:])
+    after = rewrite(file, ports, cache)
+    assert after == rewrite(file, ports)
+    assert after.graph != before.graph
+    data.write_bytes(first)
+    assert (rewrite(file, ports, cache), file.read_bytes()) == (before, graph)
+    assert len(list(cache.iterdir())) == 2
+
+
+def test_weights_that_are_gone_are_not_taken_for_those_looked_at(tmp_path: Path) -> None:
+    read = WeightRead("model.onnx.data", 2, 4, digest_of(b"2345"))
+    assert not are_unchanged(tmp_path, [read])
+    (tmp_path / read.location).write_bytes(b"0123456")
+    assert are_unchanged(tmp_path, [read])
+    (tmp_path / read.location).write_bytes(b"01234")
+    assert not are_unchanged(tmp_path, [read])
+
+
+def test_weights_inside_are_named_by_the_file_they_are_in(tmp_path: Path) -> None:
+    spec, cache = PlainSpec(vocab=600), tmp_path / "cache"
+    file, other = tmp_path / "model.onnx", tmp_path / "other.onnx"
+    onnx.save(make_plain(spec), file)
+    other.write_bytes(file.read_bytes())
+    for each in (file, other):
+        graph = rewrite(each, ports_of(spec), cache).graph
+        assert graph is not None
+        outside = [
+            entry.value
+            for tensor in onnx.ModelProto.FromString(graph).graph.initializer
+            for entry in tensor.external_data
+            if entry.key == "location"
+        ]
+        assert outside == [each.name] * 2
 
 
 @pytest.mark.parametrize("damage", [b"", b"garbage", None])

@@ -14,6 +14,8 @@ from support.tiny_plain import PlainSpec, make_plain
 from tokenmill.backends.graph.apply import apply_rewrites
 from tokenmill.backends.graph.evaluate import Evaluation, Evaluator
 from tokenmill.backends.graph.masks import Case
+from tokenmill.backends.graph.outside_weights import OutsideWeights
+from tokenmill.backends.graph.rewritten import Rewritten
 from tokenmill.backends.graph.rotary import Rotation, find_rotation, read_table
 from tokenmill.backends.graph.sites import GraphIndex
 from tokenmill.backends.ort.probe import compare
@@ -51,8 +53,8 @@ def test_attention_rotates_by_itself(spec: PlainSpec, tmp_path: Path) -> None:
     assert compare(file, result.graph, ports) is None
 
 
-def test_a_rotation_that_depends_on_the_length_stays_in_the_graph(tmp_path: Path) -> None:
-    spec = PlainSpec(head_dim=16)
+def slowed(spec: PlainSpec, file: Path, *, by_row: bool) -> Rewritten:
+    """Halves the frequencies of texts beyond 40 tokens, as dynamic scaling does."""
     model = make_plain(spec)
     graph = model.graph
     product = next(
@@ -60,11 +62,18 @@ def test_a_rotation_that_depends_on_the_length_stays_in_the_graph(tmp_path: Path
         for node in graph.node
         if node.op_type == "MatMul" and node.input[1].startswith("constant")
     )
-    for name, value in (("forty", 40), ("half", np.float32(0.5)), ("whole", np.float32(1))):
+    for name, value in (
+        ("forty", 40),
+        ("half", np.float32(0.5)),
+        ("whole", np.float32(1)),
+        ("one", [1]),
+    ):
         graph.initializer.append(numpy_helper.from_array(np.array(value), name))
     made = [
-        helper.make_node("ReduceMax", ["position_ids"], ["farthest"], keepdims=0),
-        helper.make_node("Greater", ["farthest", "forty"], ["is_far"]),
+        helper.make_node("ReduceMax", ["position_ids", "one"], ["by_row"], keepdims=1),
+        helper.make_node("ReduceMax", ["position_ids"], ["of_all"], keepdims=0),
+        helper.make_node("Unsqueeze", ["by_row", "one"], ["by_row3"]),
+        helper.make_node("Greater", ["by_row3" if by_row else "of_all", "forty"], ["is_far"]),
         helper.make_node("Where", ["is_far", "half", "whole"], ["slower"]),
         helper.make_node("Mul", [product.input[0], "slower"], ["slowed"]),
     ]
@@ -73,12 +82,52 @@ def test_a_rotation_that_depends_on_the_length_stays_in_the_graph(tmp_path: Path
     nodes = list(graph.node)
     del graph.node[:]
     graph.node.extend([*nodes[:at], *made, *nodes[at:]])
-    file = tmp_path / "model.onnx"
     onnx.save(model, file)
-    result = apply_rewrites(file.read_bytes(), ports_of(spec), file)
+    return apply_rewrites(file.read_bytes(), ports_of(spec), file)
+
+
+def test_a_rotation_that_depends_on_the_length_stays_in_the_graph(tmp_path: Path) -> None:
+    spec, file = PlainSpec(head_dim=16), tmp_path / "model.onnx"
+    result = slowed(spec, file, by_row=True)
     assert result.notes == ("attention of 2 layers rewritten to shared buffers",)
     assert result.graph is not None
     assert compare(file, result.graph, ports_of(spec)) is None
+
+
+def test_a_rotation_that_depends_on_other_rows_is_refused(tmp_path: Path) -> None:
+    result = slowed(PlainSpec(head_dim=16), tmp_path / "model.onnx", by_row=False)
+    assert result.notes == (
+        "attention stays plain: rows depend on the longest one of a call, by GroupQueryAttention",
+    )
+
+
+def test_queries_that_are_scaled_late_in_a_text_stay_in_the_graph(tmp_path: Path) -> None:
+    spec, file = PlainSpec(head_dim=16), tmp_path / "model.onnx"
+    model = make_plain(spec)
+    graph = model.graph
+    for name, value in (
+        ("forty", 40),
+        ("twice", np.float32(2)),
+        ("whole", np.float32(1)),
+        ("axes", [1, 3]),
+    ):
+        graph.initializer.append(numpy_helper.from_array(np.array(value), name))
+    nodes = [
+        helper.make_node("Greater", ["position_ids", "forty"], ["is_late"]),
+        helper.make_node("Where", ["is_late", "twice", "whole"], ["factor"]),
+        helper.make_node("Unsqueeze", ["factor", "axes"], ["factor4"]),
+    ]
+    turned = {node.output[0] for node in graph.node if node.op_type == "Transpose"}
+    for node in graph.node:
+        if node.op_type == "MatMul" and node.input[1] in turned:
+            query, node.input[0] = node.input[0], f"{node.name}.query"
+            nodes.append(helper.make_node("Mul", [query, "factor4"], [node.input[0]]))
+        nodes.append(node)
+    del graph.node[:]
+    graph.node.extend(nodes)
+    onnx.save(model, file)
+    result = apply_rewrites(file.read_bytes(), ports_of(spec), file)
+    assert result.notes == ("attention of 2 layers rewritten to shared buffers",)
 
 
 def rotation_of(body: str, width: int = 16) -> tuple[Rotation | None, Evaluation]:

@@ -234,6 +234,20 @@ SPELLINGS = {
             x = Add(e, place)
         """
     },
+    "positions up to a limit": {
+        "embed": """
+            e = Gather(embedding, input_ids)
+            p = Shape<start = 2, end = 3>(past_k)
+            p0 = Squeeze(p)
+            t = Shape<start = 1, end = 2>(attention_mask)
+            t0 = Squeeze(t)
+            r = Range(p0, t0, one0)
+            r1 = Unsqueeze(r, zero)
+            limited = Min(r1, forty)
+            place = Gather(places, limited)
+            x = Add(e, place)
+        """
+    },
     "table cut to the length": {
         "embed": """
             e = Gather(embedding, input_ids)
@@ -259,6 +273,8 @@ def test_any_spelling_is_recognised(name: str, tmp_path: Path) -> None:
     assert result.notes[0] == done
     assert result.graph is not None
     assert compare(file, result.graph, PORTS) is None
+    graph = onnx.ModelProto.FromString(result.graph).graph
+    assert any(node.op_type == "Min" for node in graph.node) == ("limit" in name)
 
 
 REFUSED = {
@@ -359,6 +375,45 @@ REFUSED = {
         },
         "the mask is needed outside attention, by Cast",
     ),
+    "scores scaled in longer texts": (
+        {
+            "scores": f"""
+                {TRANSPOSED}
+                is_far = Greater(total0, forty)
+                factor = Where(is_far, cap, one_f)
+                products = MatMul(q, keys_t)
+                sharper = Mul(products, factor)
+                scaled = Mul(sharper, scale)
+                scores = Add(scaled, bias)
+            """
+        },
+        "layer 0: it computes something else in longer texts",
+    ),
+    "keys scaled late in a text": (
+        {
+            "repeat": """
+                repeated_k = Gather<axis = 1>(present_k, repeated)
+                is_far = Greater(tokens, forty)
+                factor = Where(is_far, cap, one_f)
+                factors = Unsqueeze(factor, last)
+                keys = Mul(repeated_k, factors)
+                values = Gather<axis = 1>(present_v, repeated)
+            """
+        },
+        "layer 0: it computes something else in longer texts",
+    ),
+    "embeddings that depend on the longest row": (
+        {
+            "embed": """
+                e = Gather(embedding, input_ids)
+                longest = Shape<start = 1, end = 2>(attention_mask)
+                is_far = Greater(longest, forty)
+                factor = Where(is_far, cap, one_f)
+                x = Mul(e, factor)
+            """
+        },
+        "rows depend on the longest one of a call, by GroupQueryAttention",
+    ),
     "operator that counts from the first query": (
         {
             **SPELLINGS["operator after the append"],
@@ -382,6 +437,20 @@ def test_other_attention_is_left_as_it_is(
     assert LENGTHS_INPUT not in {port.name for port in graph.input}
     kept = [node for node in graph.node if not node.name.startswith(POSITIONS_INPUT)]
     assert len(kept) == len(make_layer(**parts).graph.node)
+
+
+def test_logits_that_depend_on_the_longest_row_are_left_as_they_are(tmp_path: Path) -> None:
+    end = """
+        projected = MatMul(out, wo)
+        hidden = Add(x, projected)
+        is_far = Greater(total0, forty)
+        factor = Where(is_far, cap, one_f)
+        logits_of_all = MatMul(hidden, head)
+        logits = Mul(logits_of_all, factor)
+    """
+    result = rewritten(save_layer(tmp_path, end=end), PORTS)
+    reason = "rows depend on the longest one of a call, by Mul"
+    assert result == Rewritten(None, False, (f"attention stays plain: {reason}",))
 
 
 def test_a_window_that_no_short_text_shows_is_found(tmp_path: Path) -> None:

@@ -39,11 +39,13 @@ class _Registry:
 
     def __init__(self) -> None:
         self.registered: list[tuple[str, str]] = []
+        self.was_alone = True
         self.devices: list[Any] = [_device("CPUExecutionProvider", "CPU")]
 
     def register(self, name: str, path: str) -> None:
         if "broken" in path:
             raise RuntimeError("undefined symbol: CreateEpFactories")
+        self.was_alone &= plugin._lock.locked()
         self.registered.append((name, path))
         if "idle" not in path:
             self.devices.append(_device(f"Ep_{name}", "CPU", library=Path(path)))
@@ -93,6 +95,7 @@ def test_models_that_load_at_once_register_it_once(registry: _Registry, tmp_path
     for thread in threads:
         thread.join()
     assert len(registry.registered) == 1
+    assert registry.was_alone
 
 
 def test_libraries_of_one_name_do_not_meet(registry: _Registry, tmp_path: Path) -> None:

@@ -21,6 +21,14 @@ _LONG = (8192, 2048, 512, 128)
 _UNKNOWN_CONTEXT = 8192
 
 
+def sizes_of(ports: DecoderPorts) -> tuple[Case, ...]:
+    """Returns `SHORT`, and a row as long as there may be: it shows what only holds for a while."""
+    context = ports.context_length or _UNKNOWN_CONTEXT
+    if context <= max(case.total for case in SHORT):
+        return SHORT
+    return (*SHORT, Case(1, 2, context - 2))
+
+
 def make_cases(evaluator: Evaluator, ports: DecoderPorts) -> Cases:
     """Returns the graph evaluated for several inputs, lazily."""
 

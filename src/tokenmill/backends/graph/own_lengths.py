@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from tokenmill.backends.graph.cases import SHORT, feeds
+from tokenmill.backends.graph.cases import SHORT, feeds, sizes_of
 from tokenmill.backends.graph.evaluate import CannotEvaluate, Evaluation, Evaluator
 from tokenmill.backends.graph.names import drop_unused, inputs_of
 from tokenmill.backends.graph.outside_weights import OutsideWeights
@@ -91,7 +91,7 @@ def _replace_all(
     """Replaces every derived tensor that `replacement` knows; returns whether one was."""
     graph = model.graph
     evaluator = Evaluator(model, outside)
-    evaluations = [Evaluation(evaluator, feeds(graph, ports, case)) for case in SHORT]
+    evaluations = [Evaluation(evaluator, feeds(graph, ports, case)) for case in sizes_of(ports)]
     derived, renamed = _sources(ports), dict[str, str]()
     for node in graph.node:
         if node.op_type == _GROUPED or not any(name in derived for name in inputs_of(node)):
@@ -116,12 +116,12 @@ def _replace_all(
 
 def _values(evaluations: Sequence[Evaluation], name: str) -> list[NDArray[Any]] | None:
     found = []
-    for evaluation in evaluations:
+    for number, evaluation in enumerate(evaluations):
         try:
             value = evaluation.get(name)
         except CannotEvaluate:
             return None
-        if isinstance(value, Shaped) or value.size > _MAX_VALUES:
+        if isinstance(value, Shaped) or (number < len(SHORT) and value.size > _MAX_VALUES):
             return None
         found.append(value)
     return found
@@ -131,7 +131,7 @@ class _Replacements:
     """Makes tensors that mean the same, from lengths. Each method returns a name, or None."""
 
     def __init__(self, ports: DecoderPorts) -> None:
-        self._ports = ports
+        self._ports, self._sizes = ports, sizes_of(ports)
         self._nodes: list[NodeProto] = []
         self._constants: list[TensorProto] = []
         self._made: dict[str, str] = {}
@@ -157,7 +157,7 @@ class _Replacements:
         axis = next((i for i, size in enumerate(first.shape) if size == SHORT[0].new), 0)
         if axis == 0 or offset != int(offset):
             return None
-        for case, array in zip(SHORT, values, strict=True):
+        for case, array in zip(self._sizes, values, strict=True):
             rows = case.batch if array.shape[:1] == (case.batch,) else 1
             shape = tuple(
                 rows if i == 0 else case.new if i == axis else 1 for i in range(first.ndim)
@@ -176,7 +176,7 @@ class _Replacements:
         if not _is_number(values):
             return None
         numbers = [int(value.reshape(-1)[0]) for value in values]
-        for axis, wanted in enumerate(zip(*((c.batch, c.new) for c in SHORT), strict=True)):
+        for axis, wanted in enumerate(zip(*((c.batch, c.new) for c in self._sizes), strict=True)):
             if numbers == list(wanted):
                 sizes = self._node("Shape", [self._ports.input_ids], "sizes")
                 picked = self._picked(sizes, axis, values[0])
@@ -189,7 +189,7 @@ class _Replacements:
         """The longest row's length: tables are cut to it, and each row has its own positions."""
         if not _is_number(values):
             return None
-        if [int(value.reshape(-1)[0]) for value in values] != [case.total for case in SHORT]:
+        if [int(value.reshape(-1)[0]) for value in values] != [case.total for case in self._sizes]:
             return None
         total = TOTAL_INPUT
         if values[0].ndim:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,6 +23,12 @@ _TOLERANCES = {"float32": 1e-4, "float16": 2e-2}
 _SMALL, _FAR = 0.125, 2.0**14
 _TRIED = (0.0, _SMALL, 1.0, _FAR, -20.0, -3.0, 0.5, 7.0, 50.0)
 """Scores that a scale and a cap are found by."""
+
+_TRIED_AGAIN = (1.0, 50.0)
+"""Those that are tried in a long text, too."""
+
+_MIXED_AGAIN = 512
+"""Attention is computed once more over as many tokens, or fewer."""
 
 _REORDERS = {"Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Cast"}
 
@@ -147,13 +153,7 @@ def _plain(
     site: Site, evaluation: Evaluation, parts: _Parts, shape: tuple[int, ...], cases: Cases
 ) -> tuple[_Found, Floats]:
     """Recognises attention of single operators; returns the product with the values, too."""
-    whole = evaluation.having(
-        {
-            site.query: parts.query.reshape(shape),
-            site.key: parts.key.astype(evaluation.get(site.key).dtype),
-            site.value: parts.value.astype(evaluation.get(site.value).dtype),
-        }
-    )
+    whole = evaluation.having(_operands(site, evaluation, parts, shape))
     scores = whole.known(site.scores)
     factor = _factor(scores, parts)
     slope, soft_cap = _slope(site, evaluation, scores, parts)
@@ -173,7 +173,48 @@ def _plain(
         raise Refused(f"its result is {list(mixed.shape)}, in another order")
     if not parts.close(mixed, wanted.reshape(mixed.shape)):
         raise Refused("its softmax is not one over its scores alone")
+
+    def check_mixed(case: Case, at: Evaluation) -> None:
+        longer = _Parts(case, parts.num_heads, parts.layer, parts.dtype)
+        shape = at.get(site.query).shape
+        mixed = at.having(_operands(site, at, longer, shape)).known(site.mixed)
+        if not longer.close(mixed, longer.attend(found).reshape(mixed.shape)):
+            raise Refused("it computes something else in longer texts")
+
+    def check_slope(case: Case, at: Evaluation) -> None:
+        shape = lead[0] // parts.case.batch * case.batch, *lead[1:], case.new, case.total
+        answers = _answers(site, at, np.zeros(shape, scores.dtype), case, _TRIED_AGAIN)
+        if not _grow(answers, slope, soft_cap, parts.dtype):
+            raise Refused("it scales its scores in another way in longer texts")
+
+    _at_first([one for one in cases.long if one[0].total <= _MIXED_AGAIN], check_mixed)
+    _at_first(cases.long, check_slope)
     return found, mixed
+
+
+def _operands(
+    site: Site, evaluation: Evaluation, parts: _Parts, query_shape: tuple[int, ...]
+) -> dict[str, Floats]:
+    return {
+        site.query: parts.query.reshape(query_shape),
+        site.key: parts.key.astype(evaluation.get(site.key).dtype),
+        site.value: parts.value.astype(evaluation.get(site.value).dtype),
+    }
+
+
+def _at_first(
+    cases: Sequence[tuple[Case, Evaluation]], check: Callable[[Case, Evaluation], None]
+) -> None:
+    """Makes a check in the first case that can be evaluated, where there is one at all."""
+    for number, (case, evaluation) in enumerate(cases):
+        try:
+            check(case, evaluation)
+        except CannotEvaluate:
+            # So many tokens do not fit into a table, or into memory: fewer may.
+            if number == len(cases) - 1:
+                raise
+        else:
+            return
 
 
 def _factor(scores: Floats, parts: _Parts) -> float:
@@ -203,13 +244,22 @@ def _slope(
     if abs(far / _FAR / small - 1) > 2 * tolerance:
         soft_cap = far
         slope = float(np.arctanh(min(found[1.0] / far, 0.999))) * far
-    for x, answer in found.items():
+    if not _grow(found, slope, soft_cap, parts.dtype):
+        raise Refused("its scores are neither scaled nor capped by tanh")
+    return slope, soft_cap
+
+
+def _grow(
+    answers: Mapping[float, float], slope: float, soft_cap: float, dtype: np.dtype[Any]
+) -> bool:
+    """Whether scores are scaled by the slope, and capped by tanh."""
+    for x, answer in answers.items():
         wanted = slope * x
         if soft_cap:
             wanted = soft_cap * float(np.tanh(wanted / soft_cap))
-        if abs(answer - wanted) > tolerance * max(abs(wanted), slope):
-            raise Refused("its scores are neither scaled nor capped by tanh")
-    return slope, soft_cap
+        if abs(answer - wanted) > _TOLERANCES[str(dtype)] * max(abs(wanted), slope):
+            return False
+    return True
 
 
 def _answers(
@@ -272,6 +322,15 @@ def _operator(
         return mask
 
     scale = attributes.get("scale") or 1 / np.sqrt(parts.layer.head_dim)
+
+    def check_factor(case: Case, at: Evaluation) -> None:
+        longer = _Parts(case, parts.num_heads, parts.layer, parts.dtype)
+        again = _operand_factors(node, site, at, longer)
+        if abs(again - factor) > _TOLERANCES[str(parts.dtype)] * factor:
+            raise Refused("it scales its keys in another way in longer texts")
+
+    if not has_past:
+        _at_first([one for one in cases.long if one[0].total <= _MIXED_AGAIN], check_factor)
     found = _Found(
         float(scale) * factor, float(attributes.get("softcap") or 0), _window(cases, added)
     )
@@ -301,13 +360,7 @@ def _operand_factors(node: NodeProto, site: Site, evaluation: Evaluation, parts:
 
 def _window(cases: Cases, added: Any) -> int | None:
     masks = [(case, added(case, evaluation)) for case, evaluation in cases.short]
-    for case, evaluation in cases.long:
-        try:
-            masks.append((case, added(case, evaluation)))
-            break
-        except CannotEvaluate:
-            # So many tokens do not fit into a table, or into memory: fewer may.
-            continue
+    _at_first(cases.long, lambda case, at: masks.append((case, added(case, at))))
     return find_window(masks)
 
 

@@ -84,20 +84,34 @@ class RotaryTables:
         if factor is None:
             return None
         table = self._table(layer, site, key, case)
-        if table is None:
+        if table is None or not self._holds_to_the_end(site, query, num_heads, dim, factor, table):
             return None
         return Folded(query.source, key.source, table.cos, table.sin, key.is_interleaved, factor)
 
+    def _holds_to_the_end(
+        self, site: Site, query: Rotation, heads: int, dim: int, factor: float, table: _Table
+    ) -> bool:
+        """Whether queries are rotated as keys are, and scaled by the same, late in a text too."""
+        found = self._read(site.query, query, heads, dim, self._end())
+        wanted = factor * table.last
+        return found is not None and bool(
+            np.abs(np.stack(found) - wanted).max() <= _CLOSE * np.abs(wanted).max()
+        )
+
+    def _end(self) -> Case:
+        return Case(1, _LAST, self._ports.context_length - _LAST)
+
     def _table(self, layer: StatePorts, site: Site, key: Rotation, short: Case) -> _Table | None:
         context = self._ports.context_length
-        end = self._read(layer, site, key, Case(1, _LAST, context - _LAST))
+        sizes = layer.num_kv_heads, layer.head_dim
+        end = self._read(site.new_key, key, *sizes, self._end())
         if end is None:
             return None
         last = np.stack(end)
         for table in self._tables:
             if table.last.shape == last.shape and np.abs(table.last - last).max() <= _SAME:
                 return table
-        whole = self._read(layer, site, key, Case(1, context, 0))
+        whole = self._read(site.new_key, key, *sizes, Case(1, context, 0))
         if whole is None:
             return None
         cos, sin = whole
@@ -114,20 +128,13 @@ class RotaryTables:
         return self._tables[-1]
 
     def _read(
-        self, layer: StatePorts, site: Site, key: Rotation, case: Case
+        self, name: str, rotation: Rotation, heads: int, dim: int, case: Case
     ) -> tuple[NDArray[Any], NDArray[Any]] | None:
         if case not in self._evaluations:
             given = feeds(self._evaluator.graph, self._ports, case)
             self._evaluations[case] = Evaluation(self._evaluator, given)
         try:
-            return read_table(
-                site.new_key,
-                key,
-                layer.num_kv_heads,
-                layer.head_dim,
-                case,
-                self._evaluations[case],
-            )
+            return read_table(name, rotation, heads, dim, case, self._evaluations[case])
         except CannotEvaluate:
             return None
 

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from onnx import GraphProto, ModelProto, NodeProto, helper
 
 from tokenmill.backends.graph.cases import make_cases
+from tokenmill.backends.graph.company import check_company
 from tokenmill.backends.graph.constant_shapes import constant_shapes
 from tokenmill.backends.graph.evaluate import CannotEvaluate, Evaluator
 from tokenmill.backends.graph.grouped_attention import AttentionNodes
@@ -65,6 +66,7 @@ def share_buffers(
         if rotating:
             notes = (*notes, f"rotary embedding of {rotating} layers moved into the attention")
         notes = (*notes, *use_lengths(model, ports, outside))
+        check_company(model, ports, outside)
         constant_shapes(model, ports, outside)
     except Exception as error:
         # Beside what is refused: anything may be in a graph, and a fault in looking at it must

@@ -62,7 +62,10 @@ class Stepper:
             return self._call(first_row, rows, width)
         if max(row.past for row in rows) + width < self._slots.max_context:
             return self._call(first_row, rows, width + 1)
-        parts = [self._call_in_two(first_row + i, row) for i, row in enumerate(rows)]
+        if len(rows) == 1:
+            return self._call_in_two(first_row, rows[0])
+        # Only the longest row has no room to be widened.
+        parts = [self.call(first_row + i, [row]) for i, row in enumerate(rows)]
         return CallResult(
             [logits for part in parts for logits in part.logits],
             sum(part.seconds for part in parts),

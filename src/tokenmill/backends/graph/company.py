@@ -1,0 +1,86 @@
+"""Rows of other lengths in the same call must not change what a row computes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import ModelProto
+
+from tokenmill.backends.graph.cases import feeds, sizes_of
+from tokenmill.backends.graph.evaluate import CannotEvaluate, Evaluation, Evaluator
+from tokenmill.backends.graph.masks import Case
+from tokenmill.backends.graph.names import inputs_of
+from tokenmill.backends.graph.outside_weights import OutsideWeights
+from tokenmill.backends.graph.ports import LENGTHS_INPUT, TOTAL_INPUT, DecoderPorts
+from tokenmill.backends.graph.shape_rules import Value
+from tokenmill.backends.graph.sites import Refused
+
+_GROUPED = "GroupQueryAttention"
+_PAST = 9
+
+
+def check_company(model: ModelProto, ports: DecoderPorts, outside: OutsideWeights) -> None:
+    """Compares a short row beside its like with the same beside a row as long as there may be.
+
+    What attention computes of its lengths is each row's own. Anything else that differs must be
+    gone before it meets the model's numbers: a table that is cut to the longest row, say.
+
+    Args:
+        model: whose state is in shared buffers.
+        outside: reads the model's external weights.
+
+    Raises:
+        Refused: what the short row computes depends on the other one.
+    """
+    graph = model.graph
+    evaluator, case = Evaluator(model, outside), Case(2, 1, _PAST)
+    like = dict(feeds(graph, ports, case))
+    far = _with_length(like, ports, max(size.total for size in sizes_of(ports)))
+    evaluations = [Evaluation(evaluator, given) for given in (like, far)]
+    touched = {LENGTHS_INPUT, TOTAL_INPUT, ports.position_ids}
+    differing = {TOTAL_INPUT}
+    for node in graph.node:
+        names = node.input[:5] if node.op_type == _GROUPED else list(inputs_of(node))
+        if touched.isdisjoint(names):
+            continue
+        depends = not differing.isdisjoint(names)
+        for name in node.output:
+            try:
+                alike, beside = (evaluation.get(name) for evaluation in evaluations)
+            except CannotEvaluate:
+                alike, beside = None, None
+            if isinstance(alike, np.ndarray) and isinstance(beside, np.ndarray):
+                touched.add(name)
+                if not _agree(alike, beside):
+                    differing.add(name)
+            elif depends and node.op_type == "Slice" and node.input[0] not in differing:
+                touched.add(name)
+            elif depends:
+                raise Refused(f"rows depend on the longest one of a call, by {node.op_type}")
+
+
+def _with_length(given: dict[str, Value], ports: DecoderPorts, length: int) -> dict[str, Value]:
+    """Returns inputs whose second row has so many tokens with its new one."""
+    changed = dict(given)
+    for name in (LENGTHS_INPUT, ports.position_ids):
+        if name is not None and name in given:
+            array = np.array(given[name])
+            array[1] = length - 1
+            changed[name] = array
+    changed[TOTAL_INPUT] = np.array(length, np.int32)
+    return changed
+
+
+def _agree(alike: NDArray[Any], beside: NDArray[Any]) -> bool:
+    """Whether the first row is the same, or one tensor continues the other along an axis."""
+    if alike.ndim != beside.ndim:
+        return False
+    if alike.ndim and alike.shape[0] == beside.shape[0] == 2:
+        alike, beside = alike[:1], beside[:1]
+    sizes = enumerate(zip(alike.shape, beside.shape, strict=True))
+    longer = [axis for axis, (size, other) in sizes if size < other]
+    if len(longer) == 1:
+        beside = beside.take(range(alike.shape[longer[0]]), longer[0])
+    return np.array_equal(alike, beside)
