@@ -52,3 +52,15 @@ def test_a_mixed_step_tells_nothing_while_decoding_is_unknown():
     for _ in range(5):
         costs.observe(4, 64, 0.1)
     assert costs.prefill_tokens_within(1.0) is None
+
+
+def test_prompt_tokens_that_have_cost_nothing_for_long_are_not_bounded():
+    costs = StepCosts()
+    for _ in range(2):
+        costs.observe(2, 0, 0.5)
+        costs.observe(0, 10, 0.5)
+    # Each beside rows that alone were slower: what is left fades to the least number there is.
+    for _ in range(6_900):
+        costs.observe(2, 10, 0.1)
+        assert costs.prefill_tokens_within(1.0) != 0
+    assert costs.prefill_tokens_within(1.0) is None

@@ -190,3 +190,16 @@ def test_quantised_prefill_agrees_with_the_reference_bit_for_bit(open_tiny: Open
     tokens = random_tokens(41)
     backend, reference = open_tiny(spec=spec), open_tiny("reference", spec)
     assert np.array_equal(solo(backend, [], tokens), solo(reference, [], tokens))
+
+
+@pytest.mark.parametrize("context", [5, 33])
+@pytest.mark.parametrize("short", [2, 3, 4])
+def test_a_row_that_fills_an_odd_context_does_not_disturb_shorter_ones(
+    open_tiny: OpenBackend, context: int, short: int
+) -> None:
+    backend = open_tiny(max_context=context)
+    texts = [random_tokens(n, seed=n) for n in (context, short)]
+    alone = [solo(backend, [], text) for text in texts]
+    rows = [Row(backend.open(), text, logits=Logits.ALL) for text in texts]
+    for output, expected in zip(backend.run(rows).rows, alone, strict=True):
+        assert np.array_equal(output.logits, expected)

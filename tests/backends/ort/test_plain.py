@@ -62,6 +62,20 @@ def test_which_rows_share_a_call_is_found_out(
     assert not backend.limits.numerics.batch_invariant
 
 
+def test_rows_that_depend_on_the_longest_one_share_calls_with_equals(tmp_path: Path) -> None:
+    spec = replace(PLAIN, names=NO_POSITIONS)
+    package = make_plain_package(tmp_path, spec)
+    rewritten = Rewritten(None, False, (), rows_depend=True)
+    backend = PlainBackend(package, CONFIG, rewritten)
+    assert backend._company == EQUAL
+    assert backend.limits.multi_token_rows is MultiTokenRows.SOLO
+    sequences = [backend.open() for _ in range(3)]
+    for sequence, n in zip(sequences, (5, 9, 5), strict=True):
+        step(backend, sequence, random_tokens(n))
+    assert backend.run([Row(sequence, [1]) for sequence in sequences]).timings.calls == 2
+    backend.shutdown()
+
+
 @every_form
 def test_every_form_agrees_with_the_reference(
     open_tiny: OpenBackend, spec: PlainSpec, company: Company

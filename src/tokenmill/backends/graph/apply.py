@@ -17,6 +17,7 @@ from tokenmill.backends.graph.ports import (
     DecoderPorts,
 )
 from tokenmill.backends.graph.rewritten import Rewritten
+from tokenmill.backends.graph.share_buffers import Shared
 from tokenmill.backends.graph.share_buffers import share_buffers as to_shared_buffers
 from tokenmill.backends.graph.weights_by_place import weights_by_place
 from tokenmill.core.errors import CorruptFile
@@ -40,15 +41,16 @@ def apply_rewrites(
         raise CorruptFile(
             f"{file} is not an ONNX model", why=str(error), fix="Fetch or export it again"
         ) from None
-    shares, notes, outside = False, tuple[str, ...](), OutsideWeights(file.parent)
+    outside, shared = OutsideWeights(file.parent), Shared(False, (), rows_depend=False)
     if share_buffers and ports.state:
         if model.functions:
             model = inline_local_functions(model)
-        shares, notes = to_shared_buffers(model, ports, outside)
-    done = shares | cut_rows(model.graph, ports.logits, POSITIONS_INPUT)
-    if ports.attention_mask is not None and not shares:
+        shared = to_shared_buffers(model, ports, outside)
+    done = shared.applied | cut_rows(model.graph, ports.logits, POSITIONS_INPUT)
+    if ports.attention_mask is not None and not shared.applied:
         done |= direct_lengths(model, ports.attention_mask, LENGTHS_INPUT, TOTAL_INPUT)
-    if not done:
-        return Rewritten(None, False, notes, outside.reads)
-    weights_by_place(model, file, content)
-    return Rewritten(bytes(model.SerializeToString()), shares, notes, outside.reads)
+    graph = None
+    if done:
+        weights_by_place(model, file, content)
+        graph = bytes(model.SerializeToString())
+    return Rewritten(graph, *shared, outside.reads)

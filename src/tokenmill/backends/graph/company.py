@@ -21,6 +21,10 @@ _GROUPED = "GroupQueryAttention"
 _PAST = 9
 
 
+class RowsDepend(Refused):
+    """What a row computes depends on the longest row of its call."""
+
+
 def check_company(model: ModelProto, ports: DecoderPorts, outside: OutsideWeights) -> None:
     """Compares a short row beside its like with the same beside a row as long as there may be.
 
@@ -32,7 +36,7 @@ def check_company(model: ModelProto, ports: DecoderPorts, outside: OutsideWeight
         outside: reads the model's external weights.
 
     Raises:
-        Refused: what the short row computes depends on the other one.
+        RowsDepend: what the short row computes depends on the other one.
     """
     graph = model.graph
     evaluator, case = Evaluator(model, outside), Case(2, 1, _PAST)
@@ -58,7 +62,7 @@ def check_company(model: ModelProto, ports: DecoderPorts, outside: OutsideWeight
             elif depends and node.op_type == "Slice" and node.input[0] not in differing:
                 touched.add(name)
             elif depends:
-                raise Refused(f"rows depend on the longest one of a call, by {node.op_type}")
+                raise RowsDepend(f"rows depend on the longest one of a call, by {node.op_type}")
 
 
 def _with_length(given: dict[str, Value], ports: DecoderPorts, length: int) -> dict[str, Value]:

@@ -16,7 +16,7 @@ from tokenmill.core.errors import InvalidPackage
 
 __all__ = ["REWRITER_VERSION", "Probe", "Rewritten", "rewrite"]
 
-REWRITER_VERSION = 4
+REWRITER_VERSION = 5
 """Part of the cache's key and of state fingerprints: raise it when a rewrite changes."""
 
 _MAX_CACHED_BYTES = 64 * 2**20
@@ -99,6 +99,7 @@ def _encode(result: Rewritten) -> bytes:
     head = {
         "shares_buffers": result.shares_buffers,
         "notes": result.notes,
+        "rows_depend": result.rows_depend,
         "reads": result.reads,
     }
     return json.dumps(head).encode() + b"\n" + (result.graph or b"")
@@ -108,7 +109,13 @@ def _decode(content: bytes) -> Rewritten:
     head, _, graph = content.partition(b"\n")
     values = json.loads(head)
     reads = tuple(WeightRead(*read) for read in values["reads"])
-    return Rewritten(graph or None, values["shares_buffers"], tuple(values["notes"]), reads)
+    return Rewritten(
+        graph or None,
+        values["shares_buffers"],
+        tuple(values["notes"]),
+        values["rows_depend"],
+        reads,
+    )
 
 
 def _key(content: bytes, file_name: str, ports: DecoderPorts, probe: str) -> str:

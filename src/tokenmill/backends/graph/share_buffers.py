@@ -11,7 +11,7 @@ from typing import NamedTuple
 from onnx import GraphProto, ModelProto, NodeProto, helper
 
 from tokenmill.backends.graph.cases import make_cases
-from tokenmill.backends.graph.company import check_company
+from tokenmill.backends.graph.company import RowsDepend, check_company
 from tokenmill.backends.graph.constant_shapes import constant_shapes
 from tokenmill.backends.graph.evaluate import CannotEvaluate, Evaluator
 from tokenmill.backends.graph.grouped_attention import AttentionNodes
@@ -29,15 +29,27 @@ _DIVISOR = 8
 """GroupQueryAttention of ONNX Runtime takes heads of a multiple of this."""
 
 
+class Shared(NamedTuple):
+    """What `share_buffers` did.
+
+    Attributes:
+        applied: all attention was rewritten; else the graph is as it was.
+        notes: what was done, or why not, a phrase each.
+        rows_depend: see `Rewritten`.
+    """
+
+    applied: bool
+    notes: tuple[str, ...]
+    rows_depend: bool
+
+
 class _Layer(NamedTuple):
     ports: StatePorts
     attention: Attention
     rotation: Folded | None
 
 
-def share_buffers(
-    model: ModelProto, ports: DecoderPorts, outside: OutsideWeights
-) -> tuple[bool, tuple[str, ...]]:
+def share_buffers(model: ModelProto, ports: DecoderPorts, outside: OutsideWeights) -> Shared:
     """Rewrites every layer's attention to GroupQueryAttention, or leaves the graph as it is.
 
     Past and present become [batch, heads, capacity, dim] buffers that may be the same memory;
@@ -48,8 +60,6 @@ def share_buffers(
         model: changed in place; without local functions.
         outside: reads the model's external weights.
 
-    Returns:
-        Whether it applied, and what was done, or why not, a phrase each.
     """
     graph = model.graph
     before, weights = _snapshot(graph), len(graph.initializer)
@@ -75,9 +85,10 @@ def share_buffers(
         del graph.initializer[weights:]
         expected = isinstance(error, (Refused, CannotEvaluate))
         reason = str(error) if expected else f"it cannot be looked at ({error!r})"
-        return False, (f"attention stays plain: {reason}",)
+        notes = (f"attention stays plain: {reason}",)
+        return Shared(False, notes, rows_depend=isinstance(error, RowsDepend))
     _settle_ports(model, ports)
-    return True, (_describe(layers), *notes)
+    return Shared(True, (_describe(layers), *notes), rows_depend=False)
 
 
 def _recognise_all(

@@ -74,10 +74,14 @@ class PlainBackend(RowBackend[FrameSequence]):
                 f"{decoder.file} does not run: a few tokens without a past fail", why=error.why
             ) from error
         self._company = found.company
+        if rewritten.rows_depend:
+            # Among equals the longest row is like any other.
+            equal = {"unequal_pasts": False, "unequal_firsts": False}
+            self._company = found.company._replace(**equal)
         self._frames = FrameSequences(self._pool, config.max_rows, max_context)
         self._calls = PlainCalls(stepper, self._frames, self._pool)
         self._calls.several_with_past = found.several_with_past
-        shares = found.company.unequal_firsts and not found.company.alone
+        shares = self._company.unequal_firsts and not self._company.alone
         limits = BackendLimits(
             max_rows=config.max_rows,
             max_context=max_context,
