@@ -19,6 +19,7 @@ FORMS = [
 ]  # fmt: skip
 SHELL = re.search(r"```sh\n(.*?)```", PAGE, flags=re.DOTALL)[1]
 COMMANDS = re.findall(r"^tokenmill .*$", PAGE.replace(SHELL, ""), flags=re.MULTILINE)
+GET_OPENVINO = "get it with: pip install onnxruntime-ep-openvino"
 HAS_OPENVINO = importlib.util.find_spec("onnxruntime_ep_openvino") is not None
 
 
@@ -66,7 +67,7 @@ def test_show_load_of_a_real_model(smollm2, tmp_path):
 
 @pytest.mark.model
 @pytest.mark.usefixtures("smollm2")
-@pytest.mark.skipif(not HAS_OPENVINO, reason="onnxruntime-ep-openvino is not installed")
+@pytest.mark.skipif(not HAS_OPENVINO, reason=GET_OPENVINO)
 def test_the_commands_for_openvino_run(tmp_path):
     result = run(re.sub(r"^pip .*\n", "", SHELL), tmp_path)
     assert result.returncode == 0, result.stderr

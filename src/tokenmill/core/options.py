@@ -215,8 +215,9 @@ OPTIONS: tuple[Option, ...] = (
            "model's own limit if not given.", "--max-context", minimum=2),
     Option("prefill_tokens", M, Kind.INTEGER, 512, "Most prompt tokens computed in one step.",
            "--prefill-tokens", minimum=2),
-    Option("prefill_stretch", M, Kind.NUMBER, 3.0, "How many times longer a prompt may make a step "
-           "in which others generate; 0 for no bound.", "--prefill-stretch", minimum=0),
+    Option("prefill_stretch", M, Kind.NUMBER, 3.0, "How many times longer, by prediction, a prompt "
+           "may make a step in which others generate; 0 for no bound.", "--prefill-stretch",
+           minimum=0),
     Option("precision", M, Kind.TEXT, "keep", "How the weights of a GGUF file are held: as they "
            "are, or converted.", "--precision", choices=("keep", "fp32", "int8", "int4")),
     Option("variant", M, Kind.TEXT, None, "Which of a package's variants, precisions or graph "

@@ -30,7 +30,7 @@ class EngineConfig:
         prefill_tokens: most prompt tokens computed in one step, at least 2; fewer where the
             package asks for it, more where it does not let prompts be cut.
         prefill_stretch: how many times longer than without them prompt tokens may make a step
-            in which others decode, above 1; 0 for no such bound.
+            in which others decode, by prediction, above 1; 0 for no such bound.
         load_options: how the package is read.
     """
 

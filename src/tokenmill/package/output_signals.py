@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from tokenmill.core.errors import InvalidPackage
 from tokenmill.package.flow import KEEPING, Flow, Made, Value, is_product
 from tokenmill.package.model_package import Port
-from tokenmill.package.onnx_file import Initializer, OnnxFile
+from tokenmill.package.onnx_file import Initializer
 from tokenmill.package.state_pairs import FLOATS
 
 CONVENTIONAL = "logits"
@@ -68,11 +68,6 @@ def output_width(flow: Flow, port: Port) -> int | None:
         if made is not None and is_product(made.node.operator):
             return _product_width(flow, made)
     return None
-
-
-def width_of(graph: OnnxFile, port: Port) -> int | None:
-    """Does `output_width` for one output of a graph."""
-    return output_width(Flow(graph), port)
 
 
 def _back(made: Made) -> tuple[int, ...]:

@@ -17,7 +17,7 @@ class Scheduler:
         max_rows: most sequences that run at once.
         prefill_tokens: most prompt tokens in a step, at least 2.
         max_stretch: how many times longer than without them prompt tokens may make a step in
-            which others decode; None for no such bound.
+            which others decode, as predicted from earlier steps; None for no such bound.
     """
 
     def __init__(

@@ -241,7 +241,9 @@ _FP32 = 'opt.load_config={"CPU": {"INFERENCE_PRECISION_HINT": "f32"}}'
 @pytest.fixture
 def openvino() -> Provider:
     """OpenVINO on the CPU, in full precision; it computes in bfloat16 where it can otherwise."""
-    module = pytest.importorskip("onnxruntime_ep_openvino")
+    module = pytest.importorskip(
+        "onnxruntime_ep_openvino", reason="get it with: pip install onnxruntime-ep-openvino"
+    )
     return parse_provider(f"plugin:{module.get_library_path()}|device=CPU|{_FP32}")
 
 
@@ -280,7 +282,7 @@ def test_openvino_leaves_attention_to_the_cpu(tmp_path: Path, openvino: Provider
 def test_a_real_plug_in_that_takes_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    module = pytest.importorskip("nxrt_ep_cpu")
+    module = pytest.importorskip("nxrt_ep_cpu", reason="get it with: pip install nxrt-ep-cpu")
     package = make_package(tmp_path, TinySpec())
     config = replace(_ONE, providers=(parse_provider(f"plugin:{module.get_library_path()}"),))
     with pytest.raises(ProviderUnavailable, match="'cpu_ep' runs no part of this model"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from typing import Any
 
 import numpy as np
@@ -11,8 +10,6 @@ from numpy.typing import NDArray
 
 from tokenmill.backends.ort.slots import Slots
 from tokenmill.backends.ort.step_ports import StepPort, StepPorts
-
-_CACHED_BINDINGS = 16
 
 
 class StepBinding:
@@ -93,26 +90,3 @@ class StepBinding:
 
     def _bind_input(self, port: StepPort, array: NDArray[Any]) -> None:
         self.io.bind_input(port.name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
-
-
-class BindingCache:
-    """The bindings used last, since making one takes longer than all else that Python does."""
-
-    def __init__(
-        self, session: onnxruntime.InferenceSession, ports: StepPorts, slots: Slots
-    ) -> None:
-        self._session, self._ports, self._slots = session, ports, slots
-        self._bindings: OrderedDict[tuple[int, int, int], StepBinding] = OrderedDict()
-
-    def get(self, rows: range, width: int) -> StepBinding:
-        """Returns the binding for rows of `width` new tokens each."""
-        key = rows.start, rows.stop, width
-        binding = self._bindings.get(key)
-        if binding is None:
-            binding = StepBinding(self._session, self._ports, self._slots, rows, width)
-            self._bindings[key] = binding
-            if len(self._bindings) > _CACHED_BINDINGS:
-                self._bindings.popitem(last=False)
-        else:
-            self._bindings.move_to_end(key)
-        return binding

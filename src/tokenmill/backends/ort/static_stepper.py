@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Sequence
 from time import perf_counter
 from typing import Any
@@ -11,14 +10,13 @@ import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 
+from tokenmill.backends.ort.binding_cache import BindingCache
 from tokenmill.backends.ort.call_row import CallResult, CallRow, wanted_logits
 from tokenmill.backends.ort.logits_buffer import LogitsBuffer
 from tokenmill.backends.ort.pages import FOLDED
 from tokenmill.backends.ort.session import run_error
 from tokenmill.backends.ort.slots import Slots
 from tokenmill.backends.ort.step_ports import StepPort, StepPorts
-
-_CACHED_BINDINGS = 16
 
 
 class StaticBinding:
@@ -124,7 +122,9 @@ class StaticStepper:
     ) -> None:
         self._session, self._ports, self._slots = session, ports, slots
         self.vocab_size = vocab_size
-        self._bindings: OrderedDict[tuple[int, int, int], StaticBinding] = OrderedDict()
+        self._bindings = BindingCache(
+            lambda rows, width: StaticBinding(session, ports, slots, rows, width)
+        )
         self._bound_memory = slots.memory
         self._logits = LogitsBuffer(ports.logits.dtype)
         self.run_options: onnxruntime.RunOptions | None = None
@@ -169,16 +169,7 @@ class StaticStepper:
         if self._bound_memory is not self._slots.memory:
             self._bound_memory = self._slots.memory
             self._bindings.clear()
-        key = rows.start, rows.stop, width
-        binding = self._bindings.get(key)
-        if binding is None:
-            binding = StaticBinding(self._session, self._ports, self._slots, rows, width)
-            self._bindings[key] = binding
-            if len(self._bindings) > _CACHED_BINDINGS:
-                self._bindings.popitem(last=False)
-        else:
-            self._bindings.move_to_end(key)
-        return binding
+        return self._bindings.get(rows, width)
 
     def _num_logits(self, rows: Sequence[CallRow]) -> int:
         if self._ports.chosen is not None:

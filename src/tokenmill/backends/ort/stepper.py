@@ -8,7 +8,8 @@ from time import perf_counter
 import numpy as np
 import onnxruntime
 
-from tokenmill.backends.ort.binding import BindingCache
+from tokenmill.backends.ort.binding import StepBinding
+from tokenmill.backends.ort.binding_cache import BindingCache
 from tokenmill.backends.ort.call_row import CallResult, CallRow, wanted_logits
 from tokenmill.backends.ort.logits_buffer import LogitsBuffer
 from tokenmill.backends.ort.session import run_error
@@ -37,7 +38,9 @@ class Stepper:
         vocab_size: int,
     ) -> None:
         self._session, self._slots, self._vocab_size = session, slots, vocab_size
-        self._bindings = BindingCache(session, ports, slots)
+        self._bindings = BindingCache(
+            lambda rows, width: StepBinding(session, ports, slots, rows, width)
+        )
         self._cuts_rows = ports.chosen is not None
         self._logits = LogitsBuffer(ports.logits.dtype)
 
