@@ -33,6 +33,11 @@ def model_directory(model: str, precision: str = "keep") -> Path:
         absent(f"the model {model}: {error}")
 
 
+def prompt_ids(length: int, salt: int) -> list[int]:
+    """Ids that differ from run to run, so that nothing can be reused."""
+    return [1000 + (7919 * (i + 31 * salt)) % 40000 for i in range(length)]
+
+
 def absent(what: str) -> Any:
     """Says what is missing and exits with 3."""
     print(f"absent: {what}", file=sys.stderr)

@@ -9,45 +9,11 @@ install it beside Tokenmill.
 
 from __future__ import annotations
 
-import json
 import statistics
-import subprocess
 import sys
-from pathlib import Path
 
-from common import absent, arguments, finish, model_directory
-
-WORKERS = Path(__file__).with_name("workers")
-
-
-class Worker:
-    """A process that answers one JSON line with another."""
-
-    def __init__(self, python: str, script: str, *args: str) -> None:
-        self._process = subprocess.Popen(
-            [python, str(WORKERS / script), *args],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        ready = self._process.stdout.readline()
-        if not ready:
-            absent(f"{script} did not start under {python}")
-        self.name = json.loads(ready)["ready"]
-
-    def ask(self, prompt: list[int], tokens: int) -> dict:
-        self._process.stdin.write(json.dumps({"prompt": prompt, "tokens": tokens}) + "\n")
-        self._process.stdin.flush()
-        return json.loads(self._process.stdout.readline())
-
-    def close(self) -> None:
-        self._process.stdin.close()
-        self._process.wait(30)
-
-
-def prompt_ids(length: int, salt: int) -> list[int]:
-    """Ids that differ from run to run, so that nothing can be reused."""
-    return [1000 + (7919 * (i + 31 * salt)) % 40000 for i in range(length)]
+from common import arguments, finish, model_directory, prompt_ids
+from worker import Worker
 
 
 def main() -> None:
@@ -67,8 +33,8 @@ def main() -> None:
     for turn in range(rounds + 1):
         pair = (ours, peer) if turn % 2 == 0 else (peer, ours)
         for worker in pair:
-            short = worker.ask(prompt_ids(128, turn), 128)
-            long = worker.ask(prompt_ids(1024, turn), 1)
+            short = worker.ask(prompt=prompt_ids(128, turn), tokens=128)
+            long = worker.ask(prompt=prompt_ids(1024, turn), tokens=1)
             if turn:  # the first round warms up
                 decode[worker].append((short["tokens"] - 1) / short["decode"])
                 first[worker].append(long["first"])

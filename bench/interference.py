@@ -13,15 +13,10 @@ import threading
 import time
 
 import tokenmill
-from common import arguments, finish, model_directory
+from common import arguments, finish, model_directory, prompt_ids
 
 STREAMS = 4
 QUIET_TOKENS = 40
-
-
-def prompt_ids(length: int, salt: int) -> list[int]:
-    """Ids that differ from run to run, so that nothing can be reused."""
-    return [1000 + (7919 * (i + 31 * salt)) % 40000 for i in range(length)]
 
 
 class Reader(threading.Thread):

@@ -12,6 +12,7 @@ FLOORS = [
     {"scheduler", "sampling"},
     {"engine"},
     {"api"},
+    {"async_llm"},
     {"cli"},
 ]
 FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
@@ -37,7 +38,7 @@ def module_of(path):
     return ".".join(["tokenmill", *path.relative_to(SRC).with_suffix("").parts])
 
 
-FILES = [path for path in SRC.rglob("*.py") if path.parent != SRC or path.name == "api.py"]
+FILES = [p for p in SRC.rglob("*.py") if p not in {SRC / "__init__.py", SRC / "__main__.py"}]
 """All but the package's own two doors, `__init__.py` and `__main__.py`."""
 
 

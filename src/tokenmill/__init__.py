@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tokenmill.api import LLM
+    from tokenmill.async_llm import AsyncLLM
     from tokenmill.core.errors import TokenmillError
     from tokenmill.core.events import FinishReason, GenerateEvent, GenerateResult, Usage
     from tokenmill.core.sampling_params import SamplingParams
@@ -15,6 +16,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "LLM",
+    "AsyncLLM",
     "FinishReason",
     "GenerateEvent",
     "GenerateResult",
@@ -26,6 +28,7 @@ __all__ = [
 
 _HOMES = {
     "LLM": "tokenmill.api",
+    "AsyncLLM": "tokenmill.async_llm",
     "TokenmillError": "tokenmill.core.errors",
     "FinishReason": "tokenmill.core.events",
     "GenerateEvent": "tokenmill.core.events",

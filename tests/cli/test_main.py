@@ -2,8 +2,10 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -52,6 +54,40 @@ def test_a_file_that_is_no_gguf(tmp_path):
 def test_an_option_with_a_wrong_value(tmp_path):
     assert refused(tokenmill("show", str(tmp_path), "--threads", "0"), "threads is 0")
     assert tokenmill("show", str(tmp_path), "--threads", "two").returncode == 2
+
+
+@pytest.mark.parametrize("command", [("generate", "hi"), ("run",)], ids=lambda words: words[0])
+def test_a_request_that_cannot_run_is_refused_before_the_model_is_looked_for(command):
+    name, *prompt = command
+    wrong = tokenmill(name, "no-such-model", *prompt, "--temperature=-1")
+    assert refused(wrong, "temperature is -1.0")
+    assert "no-such-model" not in wrong.stderr
+    assert refused(tokenmill(name, "no-such-model", *prompt, "--top-p", "1.5"), "top_p is 1.5")
+
+
+@pytest.mark.parametrize(
+    ("command", "options"),
+    [
+        ("list", {"--json", "--cache-dir", "--help"}),
+        ("rm", {"--all", "--cache-dir", "--help"}),
+        ("import", {"--output", "--precision", "--cache-dir", "--help"}),
+        ("pull", {"--ep", "--precision", "--variant", "--revision", "--files", "--offline",
+                  "--no-offline", "--cache-dir", "--help"}),
+    ],
+)  # fmt: skip
+def test_a_command_shows_the_options_that_it_has_a_use_for(command, options):
+    text = tokenmill(command, "--help", COLUMNS="200", NO_COLOR="1").stdout
+    assert (
+        set(re.findall(r"^\W*(--[\w-]+)", text, flags=re.MULTILINE))
+        | set(re.findall(r"(--no-[\w-]+)", text))
+        == options
+    )
+
+
+def test_a_variant_that_a_directory_does_not_have(tmp_path):
+    root = Path(__file__).parents[1] / "fixtures" / "llama" / "genai-fp32"
+    result = tokenmill("generate", str(root), "hi", "--variant", "q4")
+    assert refused(result, "variant is 'q4'", "model.onnx", "fix: Leave it out")
 
 
 def test_no_command_shows_help():

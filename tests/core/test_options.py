@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from tokenmill.api import ModelOptions, RequestOptions
+from tokenmill.api import CALLABLES, ModelOptions, RequestOptions
 from tokenmill.core.errors import InvalidOption
 from tokenmill.core.options import OPTIONS, Scope, options_of, read_config_file, resolve
 
@@ -18,7 +18,7 @@ def test_names_and_flags_are_unique():
     ("scope", "typed"), [(Scope.MODEL, ModelOptions), (Scope.REQUEST, RequestOptions)]
 )
 def test_the_library_takes_exactly_the_options_of_the_table(scope, typed):
-    assert set(typed.__annotations__) == {row.name for row in options_of(scope)}
+    assert {*typed.__annotations__} - {*CALLABLES} == {row.name for row in options_of(scope)}
 
 
 def test_given_wins_over_environment_over_file_over_default():
@@ -60,6 +60,23 @@ def test_texts_from_the_environment_are_split_at_commas():
     environ = {"TOKENMILL_EP": "cuda|device_id=1, cpu", "TOKENMILL_OFFLINE": "yes"}
     values = resolve(Scope.MODEL, {}, environ=environ)
     assert (values["ep"], values["offline"]) == (("cuda|device_id=1", "cpu"), True)
+
+
+@pytest.mark.parametrize("given", ["4GB", 4_000_000_000, "4000000000"])
+def test_a_size_is_read_from_text_or_a_number(given):
+    assert resolve(Scope.MODEL, {"memory_budget": given}, environ={})["memory_budget"] == 4 * 10**9
+    environ = {"TOKENMILL_MEMORY_BUDGET": str(given)}
+    assert resolve(Scope.MODEL, {}, environ=environ)["memory_budget"] == 4 * 10**9
+    file = {"memory_budget": given}
+    assert resolve(Scope.MODEL, {}, environ={}, file=file)["memory_budget"] == 4 * 10**9
+
+
+@pytest.mark.parametrize("given", ["much", 0, -1, True, 1.5])
+def test_a_wrong_size_is_refused_with_its_source(given):
+    with pytest.raises(InvalidOption) as caught:
+        resolve(Scope.MODEL, {}, environ={}, file={"memory_budget": given})
+    assert caught.value.what.startswith("model.memory_budget in the configuration file is ")
+    assert caught.value.why
 
 
 def test_paths_are_expanded():

@@ -24,7 +24,7 @@ def run(arguments, **options):
 
 
 def test_the_readme_shows_commands_and_python():
-    assert len(COMMANDS) == 7
+    assert len(COMMANDS) == 8
     assert len(PYTHON) == 1
 
 

@@ -16,7 +16,7 @@ from tokenmill.core.errors import (
 from tokenmill.core.events import FinishReason
 from tokenmill.core.request import Chat, GenerateRequest, Limits, Stop
 from tokenmill.core.sampling_params import SamplingParams
-from tokenmill.engine.model import LoadedModel
+from tokenmill.engine.model import EngineConfig, LoadedModel
 
 GREEDY = SamplingParams(temperature=0)
 
@@ -30,7 +30,7 @@ def load(tmp_path):
         backend = ScriptedBackend(script, **limits)
         package = scripted_package(tmp_path, eos=eos, context_length=context)
         text = byte_tokenizer(tmp_path, words) if tokenizer else None
-        model = LoadedModel(package, text, backend, prefill_tokens=prefill_tokens)
+        model = LoadedModel(package, text, backend, EngineConfig(prefill_tokens=prefill_tokens))
         models.append(model)
         return model, backend
 
@@ -235,7 +235,7 @@ def test_bad_requests_are_refused_by_name(load, prompt, fields, message):
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("media", [b""]), ("constraint", "json"), ("priority", 1), ("session", "s"), ("adapter", "a")],
+    [("media", [b""]), ("constraint", "json"), ("session", "s"), ("adapter", "a")],
 )
 def test_what_is_not_built_is_refused_by_name(load, name, value):
     model, _ = load(reply(1, [65]))

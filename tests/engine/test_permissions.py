@@ -75,7 +75,7 @@ def test_max_tokens_that_is_no_number_is_refused_as_ever(tmp_path):
 def steps_of(tmp_path, chunk, prefill_tokens, prompts=1):
     package = replace(scripted_package(tmp_path), permissions=Permissions(prefill_chunk=chunk))
     backend = ScriptedBackend(reply(9, [65]))
-    model = LoadedModel(package, None, backend, prefill_tokens=prefill_tokens)
+    model = LoadedModel(package, None, backend, EngineConfig(prefill_tokens=prefill_tokens))
     streams = [
         model.submit(
             GenerateRequest(PROMPT, sampling=SamplingParams(temperature=0), limits=Limits(1))

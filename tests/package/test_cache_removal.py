@@ -7,6 +7,7 @@ from tokenmill.core.errors import Busy, InvalidOption, ModelNotFound, TokenmillE
 from tokenmill.package import hub
 from tokenmill.package.cache import Cache
 from tokenmill.package.cache_removal import remove
+from tokenmill.package.identity import content_identity
 
 
 @pytest.fixture
@@ -152,3 +153,44 @@ def test_a_removal_that_is_interrupted_is_finished_by_cleaning(cache, monkeypatc
     assert len(list(cache.imports.iterdir())) == 1
     cache.clean()
     assert list(cache.imports.iterdir()) == []
+
+
+def imported(cache, file, content):
+    """Puts a GGUF file into the cache and imports it twice; returns the imports' names."""
+    path = cache.root / file
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    names = [
+        f"{path.stem}-{precision}-{content_identity(path)[:12]}-1" for precision in ("keep", "fp32")
+    ]
+    for name in names:
+        (cache.imports / name).mkdir()
+    return names
+
+
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [
+        ("small", "downloads/small/model.Q4.gguf"),
+        ("org/other", "hub/models--org--other/snapshots/1/model.Q4.gguf"),
+    ],
+)
+def test_what_was_imported_from_a_files_content_goes_with_it(cache, name, file):
+    made = imported(cache, file, b"one")
+    others = imported(cache, "downloads/elsewhere/model.Q4.gguf", b"two")
+    others += imported(cache, "downloads/elsewhere/model.gguf", b"one")
+    removed = [(entry.kind, entry.name) for entry in remove(cache, [name])]
+    assert removed[1:] == [("import", one) for one in sorted(made)]
+    assert {path.name for path in cache.imports.iterdir()} == {*others, "tiny-keep-1"}
+
+
+def test_an_import_that_is_named_beside_its_file_is_removed_once(cache):
+    made = imported(cache, "downloads/small/model.gguf", b"one")
+    removed = [entry.name for entry in remove(cache, ["small", made[0]])]
+    assert sorted(removed) == sorted(["small", *made])
+
+
+def test_a_file_goes_without_its_import_where_that_alone_is_named(cache):
+    made = imported(cache, "downloads/small/model.gguf", b"one")
+    assert [entry.name for entry in remove(cache, [made[0]])] == [made[0]]
+    assert (cache.downloads / "small" / "model.gguf").exists()

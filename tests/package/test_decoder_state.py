@@ -13,6 +13,7 @@ from tokenmill.package.onnx_file import read_onnx
 from tokenmill.package.roles import resolve_ports
 
 SILENT = Geometry()
+DOC = ("doc heads", "doc dim")
 
 
 @pytest.fixture
@@ -70,7 +71,7 @@ def test_a_window_is_what_the_operator_says(state):
 
 def test_sizes_that_the_graph_leaves_open_are_the_declared_ones(state):
     spec = PlainSpec(symbolic_heads=True)
-    assert sizes(state(spec, Geometry(2, 8, "doc")))[1] == (1, 2, 8, "float32")
+    assert sizes(state(spec, Geometry(2, 8, DOC)))[1] == (1, 2, 8, "float32")
     assert sizes(state(spec, Geometry(2, 8, firm=False)))[1] == (1, 2, 8, "float32")
 
 
@@ -92,8 +93,11 @@ def test_sizes_that_nobody_tells_are_an_error_that_names_port_and_field(state):
 @pytest.mark.parametrize(
     ("declared", "message"),
     [
-        (Geometry(3, 8, "doc heads"), "doc heads says that num_kv_heads is 3: the state of "),
-        (Geometry(2, 16, "doc dim"), "doc dim says that head_dim is 16"),
+        (
+            Geometry(3, 8, DOC),
+            "doc heads says that num_kv_heads is 3: the state of ",
+        ),
+        (Geometry(2, 16, DOC), "doc dim says that head_dim is 16"),
     ],
 )
 def test_declared_sizes_that_no_layer_has_are_refused(state, declared, message):
@@ -106,7 +110,7 @@ def test_a_guess_gives_way_to_the_graph(state):
 
 
 def test_a_declared_size_of_some_layers_holds(state):
-    assert state(PlainSpec(kv_heads=(4, 1)), Geometry(1, 8, "doc")).attention[0].num_kv_heads == 4
+    assert state(PlainSpec(kv_heads=(4, 1)), Geometry(1, 8, DOC)).attention[0].num_kv_heads == 4
 
 
 def ports(graph, start):
@@ -232,7 +236,7 @@ def test_an_operator_in_a_branch_or_behind_a_cast_does_not_write_in_place(state)
     assert state(TinySpec(), change=cast).layout is StateLayout.PLAIN
 
 
-def test_layers_that_keep_their_state_differently_are_refused(state):
+def test_layers_that_are_written_in_place_go_with_those_that_are_handed_over(state):
     def mix(graph):
         for node in graph.node:
             if node.op_type == "GroupQueryAttention" and "past_key_values.1.key" in node.input:
@@ -240,8 +244,23 @@ def test_layers_that_keep_their_state_differently_are_refused(state):
         name = "past_key_values.1.key"
         graph.node.insert(0, helper.make_node("Cast", [name], ["cast"], to=TensorProto.FLOAT))
 
-    with pytest.raises(UnsupportedModel, match="plain, shared_buffer"):
-        state(TinySpec(), change=mix)
+    assert state(TinySpec(), change=mix).layout is StateLayout.PLAIN
+
+
+def test_layers_that_keep_their_state_differently_are_refused(state):
+    def mix(graph):
+        for node in graph.node:
+            if node.op_type == "TensorScatter" and node.input[0].endswith("_cache.1"):
+                node.op_type = "Concat"
+                del node.input[2:], node.attribute[:]
+                node.attribute.append(helper.make_attribute("axis", 2))
+        for port in (*graph.input, *graph.output):
+            if port.name.endswith("_cache.1"):
+                shape = ["batch", 2, "tokens", 8]
+                port.CopyFrom(helper.make_tensor_value_info(port.name, TensorProto.FLOAT, shape))
+
+    with pytest.raises(UnsupportedModel, match="plain, static_cache"):
+        state(STATIC, change=mix)
 
 
 def test_one_layer_is_enough(state):

@@ -65,8 +65,11 @@ CHANGES = {
     ),
     "too few layers": (lambda d: decoder(d).update(num_hidden_layers=29), "has no role"),
     "layers missing": (lambda d: decoder(d).pop("num_hidden_layers"), "num_hidden_layers"),
-    "head size": (lambda d: decoder(d).update(head_size=32), "head_size: it is 32"),
-    "heads": (lambda d: decoder(d).update(num_key_value_heads=9), "num_key_value_heads: it is 9"),
+    "head size": (lambda d: decoder(d).update(head_size=32), "head_size says that head_dim is 32"),
+    "heads": (
+        lambda d: decoder(d).update(num_key_value_heads=9),
+        "num_key_value_heads says that num_kv_heads is 9",
+    ),
     "no template mark": (
         lambda d: decoder(d)["inputs"].update(past_key_names="past"),
         "does not hold one %d",

@@ -1,10 +1,13 @@
 import json
+from pathlib import Path
 
 import pytest
 
 from support.tiny_genai import genai_config, tokenizer_json, write_genai
+from support.tiny_gguf import write_tiny_gguf
 from support.tiny_onnx import TinySpec
-from tokenmill.core.errors import CorruptFile, InvalidPackage, UnsupportedModel
+from tokenmill.core.errors import CorruptFile, InvalidOption, InvalidPackage, UnsupportedModel
+from tokenmill.package.gguf.importer import import_gguf
 from tokenmill.package.load import FORMS, LoadOptions, load_package
 from tokenmill.package.model_package import PackageForm, Role, StateLayout
 
@@ -55,12 +58,21 @@ def test_every_port_has_a_role_and_the_field_that_gave_it(tmp_path):
     assert len(bindings) == 3 + 8
 
 
-def test_ports_that_are_not_declared_have_their_conventional_names(tmp_path):
+def test_ports_that_are_not_declared_are_what_the_graph_makes_of_them(tmp_path):
     change = {"model.decoder.inputs": ..., "model.decoder.outputs": ...}
     package = load(tmp_path, change)
     assert package.decoder.port(Role.PRESENT_KEY, 1).name == "present.1.key"
-    assert {b.why for b in package.decoder.bindings if b.role is Role.LOGITS} == {
-        "the port's conventional name 'logits'"
+    assert {(b.role.value, b.why) for b in package.decoder.bindings if b.layer in (None, 0)} == {
+        ("input_ids", "structure: it indexes the embedding 'weight_5', 96 x 64"),
+        (
+            "attention_mask",
+            "structure: int64 [batch_size, total_length] that reaches GroupQueryAttention",
+        ),
+        ("past_key", "the conventional name 'past_key_values.%d.key'"),
+        ("past_value", "the conventional name 'past_key_values.%d.value'"),
+        ("logits", "structure: the one floating output of 3 axes that is not state"),
+        ("present_key", "the conventional name 'present.%d.key'"),
+        ("present_value", "the conventional name 'present.%d.value'"),
     }
 
 
@@ -80,17 +92,17 @@ def test_a_port_name_that_only_looks_like_another_role_follows_the_declaration(t
         ({"model.decoder.filename": "/model.onnx"}, "filename: '/model.onnx' leads out"),
         ({"model.decoder.filename": 7}, "filename: 7 is not a string"),
         ({"model.decoder.filename": "none.onnx"}, r"cannot read .*none\.onnx"),
-        ({"model.decoder.inputs.attention_mask": "mask"}, "attention_mask: .* called 'mask'"),
-        ({"model.decoder.inputs.attention_mask": ""}, "attention_mask: .* called ''"),
+        ({"model.decoder.inputs.attention_mask": "mask"}, "attention_mask names 'mask': "),
+        ({"model.decoder.inputs.attention_mask": ""}, "attention_mask names '': "),
         ({"model.decoder.inputs.past_key_names": "past.%s"}, "does not hold one %d"),
-        ({"model.decoder.outputs.logits": "scores"}, "outputs.logits: .* called 'scores'"),
+        ({"model.decoder.outputs.logits": "scores"}, "outputs.logits names 'scores': "),
         ({"model.decoder.outputs.present_key_names": "p.%d"}, r"called 'p\.0'"),
         ({"model.decoder.num_hidden_layers": 3}, r"called 'past_key_values\.2\.key'"),
         ({"model.decoder.num_hidden_layers": 1}, r"input 'past_key_values\.1\.key' .* no role"),
         ({"model.decoder.num_hidden_layers": 10**9}, r"called 'past_key_values\.2\.key'"),
         ({"model.decoder.num_hidden_layers": True}, "true is not a whole number"),
-        ({"model.decoder.head_size": 8}, r"head_size: it is 8, .*'past_key_values\.0\.key' has 16"),
-        ({"model.decoder.num_key_value_heads": 4}, "it is 4, but the port .* has 2"),
+        ({"model.decoder.head_size": 8}, "head_size says that head_dim is 8: .* has 16"),
+        ({"model.decoder.num_key_value_heads": 4}, "num_kv_heads is 4: .* has 2"),
         ({"model.vocab_size": 97}, "vocab_size is 97: .* 'logits' .* has 96"),
         ({"model.context_length": 0}, r"context_length: 0 is not from 1"),
         ({"model.context_length": ...}, r"context_length: it is missing"),
@@ -308,3 +320,26 @@ def test_the_context_is_no_longer_than_the_graphs_table_of_positions(tmp_path):
     assert package.context_length == 256
     why = next(one.why for one in package.ignored if one.field.endswith("context_length"))
     assert why.startswith("the graph allows 256: the rows of the table of positions")
+
+
+@pytest.mark.parametrize("form", ["llama/genai-fp32", "llama/mobius-standard"])
+def test_a_variant_of_a_directory_with_one_decoder_is_refused(form):
+    root = Path(__file__).parents[1] / "fixtures" / form
+    with pytest.raises(InvalidOption) as caught:
+        load_package(root, LoadOptions(variant="q4"))
+    assert str(caught.value) == (
+        f"variant is 'q4': {root} describes one decoder, model.onnx. Leave it out, or give the "
+        "directory of the variant that is meant"
+    )
+
+
+@pytest.mark.parametrize("variant", ["model.onnx", "model", "genai-fp32", "llama/genai-fp32"])
+def test_a_variant_that_chose_the_directory_or_names_its_graph_holds(variant):
+    root = Path(__file__).parents[1] / "fixtures" / "llama" / "genai-fp32"
+    assert load_package(root, LoadOptions(variant=variant)).vocab_size == 288
+
+
+def test_a_variant_that_chose_among_gguf_files_holds_for_the_import(tmp_path):
+    write_tiny_gguf(tmp_path / "tiny.Q4_K_M.gguf")
+    root = import_gguf(tmp_path / "tiny.Q4_K_M.gguf", tmp_path / "imported")
+    assert load_package(root, LoadOptions(variant="Q4_K_M")).vocab_size == 288

@@ -25,5 +25,6 @@ def test_providers_go_by_their_short_names(ep, name):
     assert options(ep=[ep, "cpu"]).providers == (name, "cpu")
 
 
-def test_variant_and_lossy_are_passed_on():
-    assert options(variant="q4", lossy=True) == LoadOptions(variant="q4", lossy=True)
+def test_variant_lossy_and_template_are_passed_on():
+    given = {"variant": "q4", "lossy": True, "chat_template": "tool_use"}
+    assert options(**given) == LoadOptions(**given)

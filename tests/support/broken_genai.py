@@ -105,13 +105,13 @@ GENAI_CONFIGS = [
         "logits",
         GENAI,
         field(G, "model.decoder.outputs.logits", "scores"),
-        "genai_config.json: model.decoder.outputs.logits: model.onnx has no output called 'scores'",
+        "genai_config.json model.decoder.outputs.logits names 'scores': model.onnx has no output ",
     ),
     Broken(
         "ids",
         GENAI,
         field(G, "model.decoder.inputs.input_ids", "tokens"),
-        "genai_config.json: model.decoder.inputs.input_ids: model.onnx has no input called 'to",
+        "genai_config.json model.decoder.inputs.input_ids names 'tokens': model.onnx has no input ",
     ),
     Broken(
         "swapped keys and values",
@@ -120,7 +120,7 @@ GENAI_CONFIGS = [
             field(G, "model.decoder.inputs.past_key_names", "past_key_values.%d.value"),
             field(G, "model.decoder.inputs.past_value_names", "past_key_values.%d.key"),
         ),
-        "genai_config.json: model.decoder.inputs.past_key_names",
+        "genai_config.json model.decoder.inputs.past_key_names says that 'past_key_values.0.valu",
         False,
     ),
     Broken(
@@ -130,14 +130,14 @@ GENAI_CONFIGS = [
             field(G, "model.decoder.outputs.present_key_names", "present.%d.value"),
             field(G, "model.decoder.outputs.present_value_names", "present.%d.key"),
         ),
-        "genai_config.json: model.decoder.outputs.present_key_names",
+        "genai_config.json model.decoder.outputs.present_key_names says that 'present.0.value' co",
         False,
     ),
     Broken(
         "mask",
         GENAI,
         field(G, "model.decoder.inputs.attention_mask", "mask"),
-        "genai_config.json: model.decoder.inputs.attention_mask",
+        "genai_config.json model.decoder.inputs.attention_mask names 'mask'",
     ),
     Broken(
         "mask is ids",
@@ -155,14 +155,14 @@ GENAI_CONFIGS = [
         "head_size wrong",
         GENAI,
         field(G, "model.decoder.head_size", 8),
-        "genai_config.json: model.decoder.head_size",
+        "genai_config.json model.decoder.head_size says that head_dim is 8: the state of ",
         False,
     ),
     Broken(
         "kv heads wrong",
         GENAI,
         field(G, "model.decoder.num_key_value_heads", 4),
-        "genai_config.json: model.decoder.num_key_value_heads",
+        "genai_config.json model.decoder.num_key_value_heads says that num_kv_heads is 4: the ",
     ),
     Broken(
         "attention heads wrong",

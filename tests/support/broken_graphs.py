@@ -334,7 +334,7 @@ GRAPHS = [
                 for h in ("key", "value")
             )
         ),
-        "genai_config.json: model.decoder.num_key_value_heads",
+        "the port 'past_key_values.0.key' of model.onnx has 4 heads: its operator '/model/",
     ),
     Broken(
         "operator has other heads than its ports",
@@ -416,7 +416,7 @@ GRAPHS = [
         "mask renamed in graph, genai",
         GENAI,
         rename("attention_mask", "mask"),
-        "genai_config.json: model.decoder.inputs.attention_mask",
+        "genai_config.json model.decoder.inputs.attention_mask names 'attention_mask': model.onnx",
     ),
     Broken(
         "write indices renamed in graph",

@@ -52,13 +52,13 @@ HUGGING_FACE = [
         "kv heads",
         OPTIMUM,
         field(C, "num_key_value_heads", 4),
-        "config.json num_key_value_heads and head_dim says that num_kv_heads is 4",
+        "config.json num_key_value_heads says that num_kv_heads is 4",
     ),
     Broken(
         "head_dim",
         OPTIMUM,
         field(C, "head_dim", 64),
-        "config.json num_key_value_heads and head_dim says that head_dim is 64",
+        "config.json head_dim says that head_dim is 64",
     ),
     Broken(
         "context 0",

@@ -179,7 +179,7 @@ METADATA = [
             field(Y, "model.io.kv_outputs.0", "present.1.key"),
             field(Y, "model.io.kv_outputs.2", "present.0.key"),
         ),
-        "inference_metadata.yaml model.io.kv_inputs says that 'present.1.key' continues 'past_",
+        "inference_metadata.yaml model.io.kv_outputs says that 'present.1.key' continues 'past",
     ),
     Broken(
         "write indices",
@@ -224,7 +224,7 @@ METADATA = [
         "kv heads",
         STANDARD,
         field(Y, "model.attention.num_kv_heads", 4),
-        "inference_metadata.yaml model.attention.head_dim says that num_kv_heads is 4",
+        "inference_metadata.yaml model.attention.num_kv_heads says that num_kv_heads is 4",
     ),
     Broken(
         "head_dim",

@@ -181,5 +181,5 @@ def ports_of(spec: PlainSpec) -> DecoderPorts:
             )
             for layer in range(spec.layers)
         ),
-        spec.context,
+        context_length=spec.context,
     )

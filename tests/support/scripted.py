@@ -4,6 +4,7 @@ import numpy as np
 
 from tokenmill.backends.base import BackendLimits, BackendReport, MultiTokenRows, Numerics, Rewind
 from tokenmill.core.errors import Cancelled, OutOfMemory
+from tokenmill.core.pages import LayerPages, PageBlock
 from tokenmill.core.rows import Logits, RowOutput, StepResult, StepTimings
 from tokenmill.package.model_package import (
     AttentionState,
@@ -19,12 +20,17 @@ from tokenmill.package.model_package import (
 class ScriptedBackend:
     """Says `script(tokens so far) -> token id` at every position.
 
+    A token is a byte of state, unless `bytes_of` says otherwise.
+
     Attributes:
         steps: the row lengths of each run, for asserting how work was cut.
         fail: when set, the next run raises it.
     """
 
-    def __init__(self, script, *, vocab_size=300, max_rows=4, max_context=64):
+    def __init__(
+        self, script, *, vocab_size=300, max_rows=4, max_context=64, decode_equals_prefill=True,
+        bytes_of=sum,
+    ):  # fmt: skip
         self.script, self.vocab_size, self.max_rows = script, vocab_size, max_rows
         self.steps, self.fail, self.closed = [], None, False
         self.committed, self.pending, self.next_id = {}, {}, 0
@@ -32,13 +38,13 @@ class ScriptedBackend:
         self.limits = BackendLimits(
             max_rows=max_rows,
             max_context=max_context,
-            bytes=sum,
+            bytes=bytes_of,
             multi_token_rows=MultiTokenRows.RAGGED,
             rewind=Rewind.ANY,
             shares_pages=False,
             partial_commit=True,
             features=frozenset(),
-            numerics=Numerics(True, 1, True, True),
+            numerics=Numerics(True, 1, decode_equals_prefill, True),
             fingerprint="scripted",
         )
 
@@ -83,8 +89,19 @@ class ScriptedBackend:
     def commit(self, sequence, n):
         self.committed[sequence] += self.pending[sequence][:n]
 
+    def export_pages(self, sequence, start, stop):
+        tokens = np.array(self.committed[sequence][start:stop])
+        return PageBlock(start, stop, [LayerPages("key", 0, "T", tokens)], "scripted")
+
+    def import_pages(self, sequence, block):
+        assert self.length(sequence) == block.start
+        self.committed[sequence] += block.layers[0].array.tolist()
+
     def close(self, sequence):
         del self.committed[sequence]
+
+    def check_integrity(self):
+        assert len(self.committed) <= self.max_rows
 
     def shutdown(self):
         self.closed = True

@@ -3,6 +3,7 @@
 import json
 
 from support.tiny_onnx import TinySpec, save_decoder
+from support.tiny_tokenizers import byte_level
 
 SPEC = TinySpec()
 
@@ -88,3 +89,12 @@ def write_genai(directory, *, spec=SPEC, config=None, tokenizer=None, **document
     for stem, document in documents.items():
         (directory / f"{stem}.json").write_text(json.dumps(document))
     return directory
+
+
+def write_speaking(directory, *, chat_template=None):
+    """Writes a directory that loads whole, tokenizer included: a token for each byte."""
+    documents = {}
+    if chat_template is not None:
+        documents["tokenizer_config"] = {"chat_template": chat_template}
+    tokenizer = json.loads(byte_level().to_str())
+    return write_genai(directory, spec=TinySpec(vocab=270), tokenizer=tokenizer, **documents)

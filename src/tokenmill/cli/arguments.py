@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,13 +19,21 @@ _TYPES: dict[Kind, Any] = {
     Kind.PATH: Path | None,
     Kind.TEXTS: list[str] | None,
     Kind.INTEGERS: list[int] | None,
+    Kind.BYTES: str | None,
+    Kind.PRIORITY: str | None,
 }
 
 _PANELS = {Scope.MODEL: "Model", Scope.REQUEST: "Generation"}
 
 
-def with_options(*scopes: Scope) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def with_options(
+    *scopes: Scope, only: Collection[str] | None = None
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Adds a flag for every option of the scopes to a command.
+
+    Args:
+        *scopes: whose options.
+        only: names of those that the command has a use for; None for all.
 
     The command is called with its own arguments and, for each scope, a dictionary of the values
     that were given: `model_options` and `request_options`.
@@ -37,7 +45,9 @@ def with_options(*scopes: Scope) -> Callable[[Callable[..., None]], Callable[...
             for parameter in inspect.signature(command, eval_str=True).parameters.values()
             if parameter.name not in {f"{scope.value}_options" for scope in scopes}
         ]
-        rows = {scope: [row for row in options_of(scope) if row.flag] for scope in scopes}
+        rows = {
+            scope: [row for row in options_of(scope) if _has_use(row, only)] for scope in scopes
+        }
 
         def run(**arguments: Any) -> None:
             grouped = {
@@ -58,6 +68,10 @@ def with_options(*scopes: Scope) -> Callable[[Callable[..., None]], Callable[...
         return run
 
     return decorate
+
+
+def _has_use(row: Option, only: Collection[str] | None) -> bool:
+    return bool(row.flag) and (only is None or row.name in only)
 
 
 def _parameter(row: Option) -> inspect.Parameter:

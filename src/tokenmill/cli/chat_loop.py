@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -10,6 +11,9 @@ from tokenmill.api import LLM
 from tokenmill.cli.console import note, print_error
 from tokenmill.core.errors import Closed, ContextLengthExceeded, TokenmillError
 from tokenmill.core.request import Message
+
+_COMMAND = re.compile(r"/[A-Za-z][\w-]*(?:\s|$)")
+"""A word behind a slash, and no path."""
 
 _HELP = "/clear forgets the conversation, /bye or Ctrl-D ends, Ctrl-C stops an answer"
 
@@ -29,6 +33,8 @@ def chat_loop(llm: LLM, options: Mapping[str, Any], system: str | None) -> None:
             messages = list(opening)
         elif text == "/help":
             note(_HELP)
+        elif _COMMAND.match(line):
+            note(f"{text!r} is no command: {_HELP}; with a space before it, it is sent")
         elif text:
             messages.append({"role": "user", "content": text})
             answer = _answer(llm, messages, options)

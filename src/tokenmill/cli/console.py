@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -46,6 +47,21 @@ def statistics_line(timeline: Timeline, usage: Usage) -> str:
         f"peak memory {peak_resident_bytes() / 2**20:.0f} MiB",
     ]
     return ", ".join(parts)
+
+
+@contextmanager
+def patience(text: str, seconds: float = 2.0) -> Iterator[None]:
+    """Says what takes long, on a terminal, where the body has not ended after so many seconds."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    timer = threading.Timer(seconds, note, [f"{text} ..."])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tokenmill.cli.arguments import with_options
-from tokenmill.cli.console import note, print_error, progress_bar, statistics_line
+from tokenmill.cli.console import note, patience, print_error, progress_bar, statistics_line
 from tokenmill.core.errors import Cancelled, InvalidRequest, TokenmillError, mapping_of
 from tokenmill.core.options import Scope, read_config_file, resolve
 
@@ -53,6 +53,9 @@ def common(
 
 
 _MODEL_HELP = "A directory, a .gguf file, a catalogue name or a hub id (org/name)."
+_FETCHING = ("ep", "precision", "variant", "revision", "files", "offline", "cache_dir")
+"""Options that say which files of a model are fetched, and where to."""
+
 ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help=_MODEL_HELP)]
 
 
@@ -76,11 +79,13 @@ def generate(
     request_options: dict[str, Any],
 ) -> None:
     """Answer a prompt, through the chat template where the model has one."""
+    from tokenmill.cli.requests import check_request
     from tokenmill.telemetry.chrome_trace import write_chrome_trace
 
     text = sys.stdin.read() if prompt == "-" else prompt
     if trace is not None and not trace.parent.is_dir():
         raise InvalidRequest(f"--trace {trace}", why=f"there is no directory {trace.parent}")
+    check_request(request_options)
     with _load(model, model_options) as llm:
         request = _request(llm, text, request_options, raw=raw, system=system)
         stream = llm.submit(request)
@@ -113,8 +118,12 @@ def run(
 ) -> None:
     """Chat with a model, a line at a time."""
     from tokenmill.cli.chat_loop import chat_loop
+    from tokenmill.cli.requests import check_request
 
+    check_request(request_options)
     with _load(model, model_options) as llm:
+        if llm.has_chat_template:
+            _warn_without_end(llm)
         chat_loop(llm, request_options, system)
 
 
@@ -151,6 +160,23 @@ def show(
 
 @app.command()
 @with_options(Scope.MODEL)
+def plan(
+    model: ModelArgument,
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON, see docs/memory.md.")] = False,
+    model_options: dict[str, Any],
+) -> None:
+    """Load a model and tell how many requests of which length its memory holds."""
+    import json
+
+    from tokenmill.cli.plan import load_and_plan, plan_text
+
+    section = load_and_plan(*_find(model, model_options))
+    print(json.dumps(section, indent=2, ensure_ascii=False) if as_json else plan_text(section))
+
+
+@app.command()
+@with_options(Scope.MODEL, only=_FETCHING)
 def pull(model: ModelArgument, *, model_options: dict[str, Any]) -> None:
     """Fetch a model from the catalogue or a hub, and make it ready to run."""
     _settings(model_options)[1].clean()
@@ -158,7 +184,7 @@ def pull(model: ModelArgument, *, model_options: dict[str, Any]) -> None:
 
 
 @app.command(name="import")
-@with_options(Scope.MODEL)
+@with_options(Scope.MODEL, only=("precision", "cache_dir"))
 def import_file(
     file: Annotated[Path, typer.Argument(metavar="FILE.gguf", help="The file to import.")],
     *,
@@ -180,7 +206,7 @@ def import_file(
 
 
 @app.command(name="list")
-@with_options(Scope.MODEL)
+@with_options(Scope.MODEL, only=("cache_dir",))
 def list_models(
     *,
     as_json: Annotated[bool, typer.Option("--json", help="As JSON, see docs/models.md.")] = False,
@@ -193,7 +219,7 @@ def list_models(
 
 
 @app.command(name="rm")
-@with_options(Scope.MODEL)
+@with_options(Scope.MODEL, only=("cache_dir",))
 def remove(
     names: Annotated[
         list[str] | None, typer.Argument(metavar="NAME", help="Names that `list` shows.")
@@ -253,7 +279,16 @@ def _load(model: str, model_options: dict[str, Any]) -> LLM:
     directory, values = _find(model, model_options)
     from tokenmill.api import LLM
 
-    return LLM(directory, **{**model_options, "variant": values["variant"]})
+    with patience(f"loading {directory}; the first time, its graph is looked at and rewritten"):
+        return LLM(directory, **{**model_options, "variant": values["variant"]})
+
+
+def _warn_without_end(llm: LLM) -> None:
+    if not llm.package.text.eos_token_ids:
+        note(
+            "warning: no file of the model says which token ends a reply: it goes on to "
+            "--max-tokens, a --stop text or the end of the context"
+        )
 
 
 def _request(llm: LLM, text: str, options: dict[str, Any], *, raw: bool, system: str | None) -> Any:
@@ -262,6 +297,7 @@ def _request(llm: LLM, text: str, options: dict[str, Any], *, raw: bool, system:
 
     if raw or (not llm.has_chat_template and system is None):
         return build_request(text, options, llm.package.defaults)
+    _warn_without_end(llm)
     messages = [{"role": "system", "content": system}] if system else []
     messages.append({"role": "user", "content": text})
     allow = bool(options.get("allow_control_tokens"))

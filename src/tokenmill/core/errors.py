@@ -123,15 +123,38 @@ class OutOfMemory(TokenmillError):
 
 
 class Busy(TokenmillError):
-    """The queue is full; try again later."""
+    """The queue is full; try again later.
+
+    Attributes:
+        retry_after: seconds after which there may be room, estimated from what finished lately.
+    """
 
     code = "busy"
+
+    def __init__(
+        self, what: str, *, why: str = "", fix: str = "", retry_after: float = 1.0
+    ) -> None:
+        super().__init__(what, why=why, fix=fix)
+        self.retry_after = retry_after
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_rebuild_busy, (self.what, self.why, self.fix, self.retry_after))
+
+
+def _rebuild_busy(what: str, why: str, fix: str, retry_after: float) -> Busy:
+    return Busy(what, why=why, fix=fix, retry_after=retry_after)
 
 
 class Cancelled(TokenmillError):
     """The caller withdrew the request."""
 
     code = "cancelled"
+
+
+class CallbackError(TokenmillError):
+    """A caller's own logits processor or sampler raised, or gave back what cannot be used."""
+
+    code = "callback_error"
 
 
 class DeadlineExceeded(TokenmillError):
@@ -172,6 +195,7 @@ ERROR_TABLE: Mapping[type[TokenmillError], ErrorMapping] = {
     Cancelled: ErrorMapping(499, 4, 8),
     DeadlineExceeded: ErrorMapping(504, 4, 9),
     Closed: ErrorMapping(503, 1, 10),
+    CallbackError: ErrorMapping(500, 1, 13),
     BackendError: ErrorMapping(500, 1, 11),
     TokenmillError: ErrorMapping(500, 1, 12),
 }

@@ -20,6 +20,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+from tokenmill.core.byte_size import parse_bytes
 from tokenmill.core.errors import InvalidOption
 from tokenmill.core.provider import parse_provider
 
@@ -41,6 +42,14 @@ class Kind(Enum):
     PATH = "path"
     TEXTS = "texts"
     INTEGERS = "integers"
+    BYTES = "bytes"
+    """A whole number, or text such as "4GB"; see `parse_bytes`."""
+    PRIORITY = "priority"
+    """A whole number, or one of `PRIORITIES`."""
+
+
+PRIORITIES: Mapping[str, int] = {"low": -10, "normal": 0, "high": 10}
+"""Words for priorities."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +118,7 @@ class Option:
             )
         if self.minimum is not None and value < self.minimum:
             raise InvalidOption(f"{source} is {value!r}", why=f"the least is {self.minimum:g}")
-        normal = _normal(value, self.kind)
+        normal = _normal(value, self.kind, source)
         if self.reads is not None:
             for text in normal:
                 self._try(text, source)
@@ -136,7 +145,7 @@ class Option:
                 return tuple(part for part in _split_at_commas(text) if part)
             case Kind.INTEGERS:
                 return tuple(int(part) for part in text.split(",") if part.strip())
-            case Kind.TEXT:
+            case Kind.TEXT | Kind.BYTES | Kind.PRIORITY:
                 return text
 
 
@@ -159,6 +168,8 @@ _EXPECTED = {
     Kind.PATH: "a path",
     Kind.TEXTS: "a list of texts",
     Kind.INTEGERS: "a list of whole numbers",
+    Kind.BYTES: "a size in bytes",
+    Kind.PRIORITY: f"a whole number, or one of {', '.join(PRIORITIES)}",
 }
 
 
@@ -173,6 +184,10 @@ def _is_kind(value: Any, kind: Kind) -> bool:
             return is_integer or isinstance(value, float)
         case Kind.SWITCH:
             return isinstance(value, bool)
+        case Kind.BYTES:
+            return is_integer or isinstance(value, str)
+        case Kind.PRIORITY:
+            return is_integer or (isinstance(value, str) and _priority(value) is not None)
         case Kind.PATH:
             return isinstance(value, (str, os.PathLike))
         case Kind.TEXTS:
@@ -185,8 +200,24 @@ def _is_kind(value: Any, kind: Kind) -> bool:
             )
 
 
-def _normal(value: Any, kind: Kind) -> Any:
+def _priority(text: str) -> int | None:
+    word = text.strip().lower()
+    if word in PRIORITIES:
+        return PRIORITIES[word]
+    return int(word) if re.fullmatch(r"[+-]?\d{1,9}", word) else None
+
+
+def _normal(value: Any, kind: Kind, source: str) -> Any:
     match kind:
+        case Kind.PRIORITY:
+            return _priority(value) if isinstance(value, str) else value
+        case Kind.BYTES:
+            try:
+                return parse_bytes(str(value))
+            except InvalidOption as error:
+                raise InvalidOption(
+                    f"{source} is {value!r}", why=error.why, fix=error.fix
+                ) from None
         case Kind.PATH:
             return Path(value).expanduser()
         case Kind.TEXTS:
@@ -213,15 +244,28 @@ OPTIONS: tuple[Option, ...] = (
            minimum=1),
     Option("max_context", M, Kind.INTEGER, None, "Most tokens of prompt and reply together; the "
            "model's own limit if not given.", "--max-context", minimum=2),
+    Option("memory_budget", M, Kind.BYTES, None, "Most memory that running requests take together, "
+           "beside the weights, as 4GB or 512MiB; what is free after loading less a margin if not "
+           "given.", "--memory-budget"),
     Option("prefill_tokens", M, Kind.INTEGER, 512, "Most prompt tokens computed in one step.",
            "--prefill-tokens", minimum=2),
     Option("prefill_stretch", M, Kind.NUMBER, 3.0, "How many times longer, by prediction, a prompt "
            "may make a step in which others generate; 0 for no bound.", "--prefill-stretch",
            minimum=0),
+    Option("queue_policy", M, Kind.TEXT, "priority", "Who runs next: by arrival, by priority, or "
+           "the client that was served least.", "--queue-policy",
+           choices=("first_come", "priority", "fair")),
+    Option("max_queue", M, Kind.INTEGER, 1024, "Most requests that wait while no row is free; more "
+           "are refused.", "--max-queue", minimum=0),
+    Option("preemption", M, Kind.TEXT, "auto", "What becomes of the state of a request that makes "
+           "room for another: copied aside, computed again, or whichever is faster.",
+           "--preemption", choices=("auto", "swap", "replay")),
     Option("precision", M, Kind.TEXT, "keep", "How the weights of a GGUF file are held: as they "
            "are, or converted.", "--precision", choices=("keep", "fp32", "int8", "int4")),
     Option("variant", M, Kind.TEXT, None, "Which of a package's variants, precisions or graph "
            "files to take; chosen by the package and the providers if not given.", "--variant"),
+    Option("chat_template", M, Kind.TEXT, None, "The chat template to use: the name of one of the "
+           "package's templates, or a file; the package's own if not given.", "--chat-template"),
     Option("lossy", M, Kind.SWITCH, False, "Go on without fields of a package that would change "
            "the output and are not executed; `show` lists each.", "--lossy"),
     Option("revision", M, Kind.TEXT, None, "Branch, tag or commit of a hub repository.",
@@ -254,6 +298,10 @@ OPTIONS: tuple[Option, ...] = (
            "--ignore-eos", "ignore_eos"),
     Option("timeout", R, Kind.NUMBER, None, "Seconds after which the request ends with what there "
            "is.", "--timeout", "timeout", minimum=0),
+    Option("priority", R, Kind.PRIORITY, 0, "Higher goes first, where queue_policy is priority: a "
+           "whole number, or low, normal, high for -10, 0, 10.", "--priority", "priority"),
+    Option("client", R, Kind.TEXT, "", "Whose fair share the request takes, where queue_policy is "
+           "fair.", "--client", "user"),
     Option("allow_control_tokens", R, Kind.SWITCH, False, "Let special tokens inside messages act "
            "as such.", "--allow-control-tokens", "allow_control_tokens"),
 )  # fmt: skip

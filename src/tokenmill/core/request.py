@@ -4,15 +4,29 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from tokenmill.core.errors import InvalidRequest
 from tokenmill.core.ids import AdapterId, RequestId
 from tokenmill.core.sampling_params import SamplingParams
 
 Message = Mapping[str, Any]
 """A chat message: {"role": ..., "content": ...} and what the template understands beside."""
+
+LogitsProcessor = Callable[[Sequence[int], NDArray[np.float32]], NDArray[np.float32]]
+"""Called with all token ids so far, prompt included, and a copy of the logits [vocab_size]; returns
+the row to go on with: float32 [vocab_size], -inf for what must not be drawn.
+
+Called once for each token that is drawn, on the thread that computes for all requests: they wait
+for it, and it must not wait for the model that it is called by."""
+
+CustomSampler = Callable[[Sequence[int], NDArray[np.float32]], int]
+"""Called as a `LogitsProcessor` is; returns the next token's id."""
 
 _numbers = itertools.count(1)
 
@@ -89,10 +103,16 @@ class GenerateRequest:
         media: pictures and sounds that the prompt refers to.
         constraint: a grammar that the reply must keep to.
         priority: higher goes first.
+        client: whose fair share it takes, e.g. an API key.
+        logits_processors: applied in order, before everything that `sampling` says.
+        sampler: picks the token in place of `sampling`.
         session: the session that the request continues.
         adapter: a parameter adapter to apply.
         cache_salt: requests share cached prefixes only within one salt.
         id: unique; made when not given.
+
+    Raises:
+        InvalidRequest: `logits_processors` or `sampler` cannot be called.
     """
 
     prompt: str | Sequence[int] | Chat
@@ -102,7 +122,19 @@ class GenerateRequest:
     media: Sequence[object] = ()
     constraint: object | None = None
     priority: int = 0
+    client: str = ""
+    logits_processors: tuple[LogitsProcessor, ...] = ()
+    sampler: CustomSampler | None = None
     session: str | None = None
     adapter: AdapterId | None = None
     cache_salt: str = ""
     id: RequestId = field(default_factory=new_request_id)
+
+    def __post_init__(self) -> None:
+        processors = self.logits_processors
+        if not isinstance(processors, tuple) or not all(callable(p) for p in processors):
+            raise InvalidRequest(
+                f"logits_processors is {processors!r}", why="it must be a list of callables"
+            )
+        if self.sampler is not None and not callable(self.sampler):
+            raise InvalidRequest(f"sampler is {self.sampler!r}", why="it must be callable")

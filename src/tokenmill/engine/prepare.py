@@ -17,6 +17,7 @@ from tokenmill.core.events import FinishReason
 from tokenmill.core.request import Chat, GenerateRequest
 from tokenmill.core.sampling_params import SamplingParams
 from tokenmill.package.model_package import ModelPackage
+from tokenmill.scheduler.admission import Demand
 from tokenmill.telemetry.timeline import Timeline
 from tokenmill.text.chat_template import ChatTemplate
 from tokenmill.text.prompt import encode_chat
@@ -37,6 +38,8 @@ class PreparedRequest:
         stop_ids: ids that end the text because the request says so.
         deadline: `perf_counter` seconds, or None.
         timeline: with the span "prepare".
+        is_open: nobody named a number of tokens, so that memory is held in steps.
+        cap: what to tell where admission lowered `max_tokens`; None where it did not.
     """
 
     request: GenerateRequest
@@ -48,6 +51,13 @@ class PreparedRequest:
     stop_ids: frozenset[int]
     deadline: float | None
     timeline: Timeline
+    is_open: bool = False
+    cap: str | None = None
+
+    @property
+    def demand(self) -> Demand:
+        """What it can come to need."""
+        return Demand(len(self.prompt_ids), self.max_tokens, self.is_open)
 
 
 class Preparer:
@@ -106,6 +116,7 @@ class Preparer:
                 stop_ids=request.stop.token_ids,
                 deadline=None if timeout is None else time.perf_counter() + timeout,
                 timeline=timeline,
+                is_open=limited_by is FinishReason.CONTEXT and request.limits.max_tokens is None,
             )
 
     def _prompt_ids(self, prompt: str | Sequence[int] | Chat) -> tuple[int, ...]:
@@ -190,7 +201,6 @@ def _refuse_unsupported(request: GenerateRequest) -> None:
     asked = {
         "media": bool(request.media),
         "constraint": request.constraint is not None,
-        "priority": request.priority != 0,
         "session": request.session is not None,
         "adapter": request.adapter is not None,
         "cache_salt": bool(request.cache_salt),
@@ -221,6 +231,12 @@ def _check_permitted(request: GenerateRequest, package: ModelPackage) -> None:
         asked["seed"] = request.sampling.seed
     if request.limits.max_tokens is not None:
         asked["max_tokens"] = request.limits.max_tokens
+    if request.logits_processors or request.sampler is not None:
+        raise InvalidRequest(
+            "the request brings its own logits processors or sampler",
+            why="the package does not leave all of sampling to requests, see generation.overrides",
+            fix="Leave them out",
+        )
     for name, value in asked.items():
         if name not in overrides:
             raise InvalidRequest(

@@ -7,15 +7,16 @@ import difflib
 import os
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from tokenmill.core.errors import InvalidOption, ModelNotFound, TokenmillError
+from tokenmill.core.errors import InvalidOption, InvalidPackage, ModelNotFound, TokenmillError
 from tokenmill.package.cache import Cache, CacheEntry, size_of
+from tokenmill.package.identity import IDENTITY_LENGTH, content_identity
 
 
 def remove(cache: Cache, names: Sequence[str], *, everything: bool = False) -> list[CacheEntry]:
-    """Removes all things of these names.
+    """Removes all things of these names, and the imports that were made of their files.
 
     Nothing is removed where one of the names is unknown. A model that is running keeps the files
     that it has open.
@@ -40,6 +41,8 @@ def remove(cache: Cache, names: Sequence[str], *, everything: bool = False) -> l
         if not any(entry.name == name for entry in entries):
             raise _unknown(name, entries)
     chosen = [entry for entry in entries if everything or entry.name in names]
+    made = {path for entry in chosen for path in _imports_of(entry, entries)}
+    chosen += [entry for entry in entries if entry.path in made and entry not in chosen]
     removed = []
     try:
         for entry in chosen:
@@ -62,6 +65,20 @@ def remove(cache: Cache, names: Sequence[str], *, everything: bool = False) -> l
             fix="Check the rights there",
         ) from None
     return removed
+
+
+def _imports_of(entry: CacheEntry, entries: Sequence[CacheEntry]) -> Iterator[Path]:
+    """Yields the directories that were made of the GGUF files in a download or a repository."""
+    if entry.kind not in ("download", "hub"):
+        return
+    imports = [one.path for one in entries if one.kind == "import"]
+    for file in entry.path.rglob("*.gguf"):
+        able = [path for path in imports if path.name.startswith(f"{file.stem}-")]
+        # A file that is gone, or that may not be read, tells nothing.
+        with contextlib.suppress(InvalidPackage):
+            if able:
+                content = content_identity(file)[:IDENTITY_LENGTH]
+                yield from (path for path in able if f"-{content}-" in path.name)
 
 
 def _remove_hub_records(cache: Cache, folder: str) -> None:

@@ -1,8 +1,8 @@
-"""A decoder's graph as read from a directory whose documents declare no ports."""
+"""A decoder's graph as read from a directory: its ports in their roles, and its state."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from tokenmill.package.flow import KEEPING, RESHAPING, Flow, Value
 from tokenmill.package.model_package import Component, Ignored, Role, StateContract
 from tokenmill.package.onnx_file import Initializer, Node, OnnxFile, read_onnx
 from tokenmill.package.output_signals import embedding_rows, output_width
-from tokenmill.package.roles import resolve_ports
+from tokenmill.package.roles import Declaration, resolve_ports
 from tokenmill.package.state_pairs import GROUP_QUERY
 from tokenmill.package.wiring import check_wiring
 
@@ -92,17 +92,34 @@ class DecoderGraph:
         return limits[0].tokens, (Ignored(evidence, str(declared), why),)
 
 
+Declare = Callable[[OnnxFile], Sequence[Declaration]]
+"""Gives what a document says of a graph's ports."""
+
 _PORTS = "an inference_metadata.yaml beside it, model.io"
 """Where ports could be named: neither config.json nor a bare graph has a place for that."""
 
 
-def read_decoder(root: Path, file: Path, geometry: Geometry, settle: str) -> DecoderGraph:
+def _nothing(graph: OnnxFile) -> Sequence[Declaration]:
+    return ()
+
+
+def read_decoder(
+    root: Path,
+    file: Path,
+    geometry: Geometry,
+    settle: str,
+    declare: Declare = _nothing,
+    *,
+    ports_settle: str = _PORTS,
+) -> DecoderGraph:
     """Reads a graph and resolves its ports.
 
     Args:
         root: the package's directory.
         geometry: what a document says of the state's sizes.
         settle: the document to name where a size cannot be told.
+        declare: what a document says of the ports.
+        ports_settle: file and field to name where a port's role cannot be told.
 
     Raises:
         InvalidPackage, UnsupportedModel: see `resolve_ports` and `read_layout`.
@@ -110,7 +127,7 @@ def read_decoder(root: Path, file: Path, geometry: Geometry, settle: str) -> Dec
     graph = read_onnx(file)
     check_external_data(graph, root)
     check_wiring(graph)
-    ports = resolve_ports(graph, (), settle=_PORTS)
+    ports = resolve_ports(graph, declare(graph), settle=ports_settle)
     return DecoderGraph(graph, ports, read_layout(graph, ports, declared=geometry, settle=settle))
 
 

@@ -10,6 +10,7 @@ from tokenmill.package.decoder_ports import DecoderPorts
 from tokenmill.package.flow import Flow
 from tokenmill.package.model_package import AttentionState, Port, StateContract, StateLayout
 from tokenmill.package.onnx_file import Node, OnnxFile
+from tokenmill.package.projection import key_head_dim
 from tokenmill.package.state_pairs import (
     ATTENTION,
     GROUP_QUERY,
@@ -37,13 +38,13 @@ class Geometry(NamedTuple):
 
     Attributes:
         num_kv_heads, head_dim: of every layer.
-        evidence: file and field, for messages.
+        evidence: file and field of each, for messages.
         firm: the document means them; else they are guesses for where the graph is silent.
     """
 
     num_kv_heads: int | None = None
     head_dim: int | None = None
-    evidence: str = ""
+    evidence: tuple[str, str] = ("", "")
     firm: bool = True
 
 
@@ -76,6 +77,9 @@ def read_layout(
         _check_types(graph, quad)
         layers.append(_layer(graph, flow, layer, quad, pairs))
     layouts = {sizes.layout for sizes in layers}
+    if layouts == {StateLayout.SHARED_BUFFER, StateLayout.PLAIN}:
+        # What writes in place takes a past that is handed over as well.
+        layouts = {StateLayout.PLAIN}
     if len(layouts) > 1:
         kinds = ", ".join(sorted(layout.value for layout in layouts))
         raise UnsupportedModel(
@@ -143,11 +147,26 @@ def _layer(
         )
     return _Sizes(
         heads=count if count is not None else heads,
-        dim=_agreed(graph, quad, 3, "numbers a head"),
+        dim=_head_dim(graph, flow, quad, readers),
         capacity=None,
         window=windows.pop() if len(windows) == 1 else None,
         layout=StateLayout.SHARED_BUFFER if in_place else StateLayout.PLAIN,
     )
+
+
+def _head_dim(graph: OnnxFile, flow: Flow, quad: Quad, readers: Sequence[Node]) -> int | None:
+    """Returns what the ports tell, else the product that makes keys; they may not differ."""
+    dim = _agreed(graph, quad, 3, "numbers a head")
+    for node in readers:
+        made = key_head_dim(flow, node)
+        if made is not None and dim is not None and made != dim:
+            raise InvalidPackage(
+                f"the port {quad[0].name!r} of {graph.path.name} has {dim} numbers a head",
+                why=f"its operator {node.name!r} gets keys of {made}",
+                fix="Export the package again",
+            )
+        dim = made if dim is None else dim
+    return dim
 
 
 def _check_appended(graph: OnnxFile, quad: Quad, nodes: Sequence[Node]) -> None:
@@ -233,11 +252,11 @@ def _check_declared(graph: OnnxFile, layers: Sequence[_Sizes], declared: Geometr
     """Refuses a declared size that no layer of the graph has; layers may differ."""
     if not declared.firm:
         return
-    for name, size, told in _facts(layers, declared):
+    for name, evidence, size, told in _facts(layers, declared):
         if told and size not in told:
             have = ", ".join(str(one) for one in sorted(told))
             raise InvalidPackage(
-                f"{declared.evidence} says that {name} is {size}",
+                f"{evidence} says that {name} is {size}",
                 why=f"the state of {graph.path.name} has {have}",
                 fix="Correct the field, or export the package again",
             )
@@ -245,13 +264,14 @@ def _check_declared(graph: OnnxFile, layers: Sequence[_Sizes], declared: Geometr
 
 def _facts(
     layers: Sequence[_Sizes], declared: Geometry
-) -> Iterator[tuple[str, int, frozenset[int]]]:
-    for name, size, told in (
-        ("num_kv_heads", declared.num_kv_heads, [sizes.heads for sizes in layers]),
-        ("head_dim", declared.head_dim, [sizes.dim for sizes in layers]),
+) -> Iterator[tuple[str, str, int, frozenset[int]]]:
+    of_heads, of_dim = declared.evidence
+    for name, evidence, size, told in (
+        ("num_kv_heads", of_heads, declared.num_kv_heads, [sizes.heads for sizes in layers]),
+        ("head_dim", of_dim, declared.head_dim, [sizes.dim for sizes in layers]),
     ):
         if size is not None:
-            yield name, size, frozenset(one for one in told if one is not None)
+            yield name, evidence, size, frozenset(one for one in told if one is not None)
 
 
 def _told(

@@ -5,27 +5,26 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from tokenmill.core.errors import InvalidPackage, UnsupportedModel
+from tokenmill.core.errors import UnsupportedModel
 from tokenmill.core.ids import Fingerprint
-from tokenmill.package.attention import read_state
-from tokenmill.package.decoder_graph import DecoderGraph
-from tokenmill.package.decoder_ports import DecoderPorts, bind_ports
+from tokenmill.package.decoder_graph import DecoderGraph, read_decoder
+from tokenmill.package.decoder_state import Geometry
 from tokenmill.package.document import Section, read_document
-from tokenmill.package.external_data import check_external_data
+from tokenmill.package.genai_ports import declare_ports
 from tokenmill.package.identity import fingerprint_of
 from tokenmill.package.load_options import LoadOptions
 from tokenmill.package.model_package import (
-    Component,
     GenerationDefaults,
     Ignored,
     ModelPackage,
     PackageForm,
+    StateContract,
 )
-from tokenmill.package.onnx_file import OnnxFile, read_onnx
+from tokenmill.package.onnx_file import OnnxFile
 from tokenmill.package.precision import precision_in_words
 from tokenmill.package.search_defaults import read_search
+from tokenmill.package.state_pairs import GROUP_QUERY
 from tokenmill.package.text_files import DeclaredIds, read_text_files
-from tokenmill.package.wiring import check_wiring
 
 CONFIG_FILE = "genai_config.json"
 SIDECAR_FILE = "tokenmill.json"
@@ -39,23 +38,18 @@ def read_genai(root: Path, options: LoadOptions) -> ModelPackage:
     model = config.section("model")
     decoder = model.section("decoder")
     _refuse_other_kinds(model, decoder)
-    graph = read_onnx(root / _graph_name(decoder))
-    check_external_data(graph, root)
-    check_wiring(graph)
-    ports = bind_ports(graph, decoder)
+    read = _read_graph(root, decoder)
+    graph = read.graph
     sidecar = _read_sidecar(root)
-    vocab_size = _vocab_size(model, graph, ports)
+    vocab_size = read.vocab_size(model.integer("vocab_size", low=1), model.evidence("vocab_size"))
     text = read_text_files(options.text_directory(root), _declared_ids(model, vocab_size))
     search = read_search(config.section("search"), lossy=options.lossy)
-    state, windows = read_state(graph, ports, decoder)
     defaults, more = _defaults(search.defaults, sidecar)
     documents = [root / CONFIG_FILE, *([root / SIDECAR_FILE] if sidecar else [])]
     context = model.integer("context_length", low=1)
     if context is None:
         raise model.wrong("context_length", "it is missing")
-    context, shortened = DecoderGraph(graph, ports, state).shortened(
-        context, model.evidence("context_length")
-    )
+    context, shortened = read.shortened(context, model.evidence("context_length"))
     providers = _provider_options(decoder.section("session_options"))
     provenance = sidecar.strings("provenance") if sidecar else {}
     if sidecar:
@@ -64,16 +58,8 @@ def read_genai(root: Path, options: LoadOptions) -> ModelPackage:
         root=root,
         form=PackageForm.GENAI,
         fingerprint=_fingerprint(sidecar, graph, documents),
-        components={
-            "decoder": Component(
-                name="decoder",
-                file=graph.path,
-                bindings=ports.bindings,
-                operators=graph.operators,
-                weight_bytes=graph.weight_bytes,
-            )
-        },
-        state=state,
+        components={"decoder": read.component},
+        state=read.state,
         text=text.text,
         defaults=defaults,
         context_length=context,
@@ -86,9 +72,9 @@ def read_genai(root: Path, options: LoadOptions) -> ModelPackage:
             *search.ignored,
             *more,
             *text.ignored,
-            *windows,
+            *_windows(decoder, read.state),
             *shortened,
-            *ports.ignored,
+            *read.ports.ignored,
             *_unused(config, model, decoder),
             *_notes(sidecar),
         ),
@@ -108,6 +94,67 @@ def _refuse_other_kinds(model: Section, decoder: Section) -> None:
             f"{decoder.evidence('pipeline')} splits the decoder into several graphs",
             why="this version runs decoders of one graph",
         )
+
+
+def _read_graph(root: Path, decoder: Section) -> DecoderGraph:
+    """Reads the decoder's graph, and holds what is declared of it against it."""
+    place = f"{decoder.file.name} {decoder.path}"
+    geometry = Geometry(
+        decoder.integer("num_key_value_heads", low=1),
+        decoder.integer("head_size", low=1),
+        (decoder.evidence("num_key_value_heads"), decoder.evidence("head_size")),
+    )
+    read = read_decoder(
+        root,
+        root / _graph_name(decoder),
+        geometry,
+        place,
+        lambda graph: declare_ports(graph, decoder),
+        ports_settle=f"{place}.inputs and {decoder.field('outputs')}",
+    )
+    layers = decoder.integer("num_hidden_layers")
+    if layers != len(read.ports.state):
+        why = f"it is {layers}, and {read.graph.path.name} has the state of"
+        raise decoder.wrong("num_hidden_layers", f"{why} {len(read.ports.state)} layers")
+    heads = decoder.integer("num_attention_heads", low=1)
+    found = {
+        node.attributes.get("num_heads")
+        for node in read.graph.nodes
+        if node.operator == GROUP_QUERY
+    }
+    # Layers may differ.
+    if heads is not None and found and heads not in found:
+        have = ", ".join(sorted(map(str, found)))
+        why = f"it is {heads}, but the attention of {read.graph.path.name} has {have}"
+        raise decoder.wrong("num_attention_heads", why)
+    return read
+
+
+def _windows(decoder: Section, state: StateContract) -> tuple[Ignored, ...]:
+    """Checks `sliding_window`: the runtime's own windows change results, the graph's do not."""
+    if "sliding_window" not in decoder:
+        return ()
+    section, layers = decoder.section("sliding_window"), state.attention
+    size = section.integer("window_size", low=1)
+    chosen = section.integers("layers")
+    for name in ("slide_key_value_cache", "slide_inputs"):
+        if section.boolean(name) is not False:
+            raise UnsupportedModel(
+                f"{section.evidence(name)} is {'true' if name in section else 'not false'}",
+                why="this version does not cut prompts or state into windows",
+            )
+    for layer in chosen or range(len(layers)):
+        window = layers[layer].sliding_window if 0 <= layer < len(layers) else None
+        if window != size:
+            raise UnsupportedModel(
+                f"{section.evidence('window_size')} is {size} for layer {layer}",
+                why=f"the graph's own attention there has {window or 'no window'}",
+            )
+    if "cache_slack" not in section:
+        return ()
+    slack = str(section.raw("cache_slack"))
+    why = "state is kept whole; the graph itself looks back at the window only"
+    return (Ignored(section.evidence("cache_slack"), slack, why),)
 
 
 def _graph_name(decoder: Section) -> str:
@@ -130,21 +177,6 @@ def _read_sidecar(root: Path) -> Section | None:
     if form != 1:
         raise sidecar.wrong("format", f"{form} is not a format that this version reads")
     return sidecar
-
-
-def _vocab_size(model: Section, graph: OnnxFile, ports: DecoderPorts) -> int:
-    declared = model.integer("vocab_size", low=1)
-    width = ports.logits.shape[-1]
-    if isinstance(width, int) and declared is not None and width < declared:
-        raise InvalidPackage(
-            f"{model.evidence('vocab_size')} is {declared}",
-            why=f"the port {ports.logits.name!r} of {graph.path.name} has {width} logits",
-            fix="Correct the field, or export the package again",
-        )
-    size = width if isinstance(width, int) else declared
-    if size is None:
-        raise model.wrong("vocab_size", "it is missing, and the graph does not tell it")
-    return size
 
 
 def _declared_ids(model: Section, vocab_size: int) -> DeclaredIds:

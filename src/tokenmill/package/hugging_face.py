@@ -102,7 +102,8 @@ def _geometry(config: Section) -> Geometry:
     kv_heads = config.integer("num_key_value_heads", low=1)
     head_dim = config.integer("head_dim", low=1)
     if kv_heads is not None and head_dim is not None:
-        return Geometry(kv_heads, head_dim, config.evidence("num_key_value_heads and head_dim"))
+        told = config.evidence("num_key_value_heads"), config.evidence("head_dim")
+        return Geometry(kv_heads, head_dim, told)
     heads, width = _integer(config, _HEADS), _integer(config, _WIDTH)
     if head_dim is None and heads is not None and width is not None and width % heads == 0:
         head_dim = width // heads

@@ -11,6 +11,9 @@ from tokenmill.core.ids import Fingerprint
 from tokenmill.package.external_data import external_path
 from tokenmill.package.onnx_file import OnnxFile
 
+IDENTITY_LENGTH = 12
+"""So many digits of a content's identity stand in the name of what was made of it."""
+
 _SAMPLE = 4096
 _WHOLE = 4 << 20
 _SAMPLES = 4096

@@ -20,6 +20,7 @@ class LoadOptions:
             preference; empty is the CPU. Variants are chosen by them.
         lossy: go on without fields that would change the output and are not executed; each is
             listed in `ModelPackage.losses`. Else they are errors.
+        chat_template: in place of the package's own: the name of one of its templates, or a file.
         text_directories: where the tokenizer's files are looked for when the directory itself
             has none; set by the reader of model packages.
     """
@@ -27,6 +28,7 @@ class LoadOptions:
     variant: str | None = None
     providers: tuple[str, ...] = ()
     lossy: bool = False
+    chat_template: str | None = None
     text_directories: tuple[Path, ...] = ()
 
     def text_directory(self, root: Path) -> Path:
@@ -43,6 +45,7 @@ def load_options(values: Mapping[str, Any]) -> LoadOptions:
         variant=values["variant"],
         providers=tuple(_short_name(text) for text in values["ep"]),
         lossy=values["lossy"],
+        chat_template=values["chat_template"],
     )
 
 

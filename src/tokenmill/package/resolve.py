@@ -14,8 +14,9 @@ from tokenmill.package.cache import Cache
 from tokenmill.package.catalogue import HubEntry, pull, read_catalogue
 from tokenmill.package.graph_files import graph_files
 from tokenmill.package.hub_files import choose_folder, choose_gguf, package_folders
-from tokenmill.package.identity import content_identity
+from tokenmill.package.identity import IDENTITY_LENGTH, content_identity
 from tokenmill.package.load_options import LoadOptions, load_options
+from tokenmill.package.other_contents import is_pointer
 
 Progress = Callable[[str, int, int], None]
 
@@ -147,6 +148,12 @@ def import_file(
                     fix=f"Give {file.parent}; where that has several graphs, choose this one with "
                     f"--variant {file.name}",
                 )
+            if is_pointer(file):
+                raise InvalidPackage(
+                    f"{file} is not the model, but what Git LFS puts in its place",
+                    why="it only says where the content is kept",
+                    fix="Run `git lfs pull` there, or fetch the file again",
+                )
             raise InvalidPackage(
                 f"{file} is not a GGUF file",
                 why="it does not begin with the letters GGUF",
@@ -156,7 +163,7 @@ def import_file(
 
     if output is not None:
         return import_gguf(file, output, precision=precision, progress=progress)
-    identity = f"{content_identity(file)[:12]}-{IMPORTER}"
+    identity = f"{content_identity(file)[:IDENTITY_LENGTH]}-{IMPORTER}"
     destination = cache.imports / f"{file.stem}-{precision}-{identity}"
     if destination.is_dir():
         cache.touch(destination)

@@ -208,17 +208,17 @@ class _Resolution:
             if pair is None:
                 continue
             half = "key" if role is Role.PAST_KEY else "value"
-            present, _ = whole[_PRESENT[_PAST.index(role)], layer]
-            if present not in (pair.present, *pair.repeats):
-                raise InvalidPackage(
-                    f"{why} says that {present!r} continues {name!r}",
-                    why=f"in {self._graph.path.name} {pair.present!r} does",
-                    fix="Correct the field, or export the package again",
-                )
             if pair.half not in (None, half):
                 raise InvalidPackage(
                     f"{why} says that {name!r} holds {half}s",
                     why=f"{self._graph.path.name} reads it as {pair.half}s",
+                    fix="Correct the field, or export the package again",
+                )
+            present, why = whole[_PRESENT[_PAST.index(role)], layer]
+            if present not in (pair.present, *pair.repeats):
+                raise InvalidPackage(
+                    f"{why} says that {present!r} continues {name!r}",
+                    why=f"in {self._graph.path.name} {pair.present!r} does",
                     fix="Correct the field, or export the package again",
                 )
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -29,19 +31,33 @@ def sample(
     Raises:
         BackendError: the best logit is not a finite number.
     """
-    best = int(logits.argmax())
-    if not np.isfinite(logits[best]):
-        raise BackendError(
-            f"the logits at position {position} are not finite",
-            why=f"the best of {len(logits)} is {logits[best]}",
-            fix="The model or its weights are broken; run `tokenmill show` on it",
-        )
+    best = best_token(logits, position)
     if params.greedy:
         return best
     assert params.seed is not None, "prepare gives a seed to every request that draws"
     kept = _candidates(logits, params)
     noise = gumbel_noise(kept.ids, seed=params.seed, position=position, choice=choice)
     return int(kept.ids[(kept.logits + noise).argmax()])
+
+
+def best_token(logits: NDArray[np.float32], position: int) -> int:
+    """Returns the id of the best logit, the lowest one on a tie.
+
+    Args:
+        logits: float32 [vocab_size].
+        position: for the message.
+
+    Raises:
+        BackendError: the best logit is not a finite number.
+    """
+    best = int(logits.argmax())
+    if not math.isfinite(logits[best]):
+        raise BackendError(
+            f"the logits at position {position} are not finite",
+            why=f"the best of {len(logits)} is {logits[best]}",
+            fix="The model or its weights are broken; run `tokenmill show` on it",
+        )
+    return best
 
 
 def _candidates(logits: NDArray[np.float32], params: SamplingParams) -> Candidates:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Sequence
+
+from tokenmill.scheduler.prefill_costs import Chunk, PrefillCosts
 
 _MEMORY = 0.9
 """Weight of all earlier observations when a new one arrives; half is forgotten after seven."""
@@ -40,25 +42,29 @@ class _Line:
         return fixed, each
 
 
-class StepCosts:
-    """Predicts seconds of a step from its decoding rows and its prompt tokens.
+_UNMEASURED_COPY = 1e9
+"""Bytes a second that copies are taken to make before one was measured; a modest machine's."""
 
-    The two parts are computed apart, so their costs add up. Each is taken to be a line: a fixed
-    part, which reads the weights, and a part for each row or token.
+
+class StepCosts:
+    """Predicts seconds of a step from its decoding rows and its chunks of prompts.
+
+    The two parts are computed apart, so their costs add up.
     """
 
     def __init__(self) -> None:
         self._decode = _Line()
-        self._prefill = _Line()
+        self._prefill = PrefillCosts()
+        self._copied = self._copy_seconds = 0.0
 
-    def observe(self, decode_rows: int, prefill_tokens: int, seconds: float) -> None:
+    def observe(self, decode_rows: int, chunks: Sequence[Chunk], seconds: float) -> None:
         """Learns from a step that ran."""
-        if prefill_tokens == 0 and decode_rows:
+        if not chunks:
             self._decode.observe(decode_rows, seconds)
-        elif prefill_tokens and not decode_rows:
-            self._prefill.observe(prefill_tokens, seconds)
-        elif prefill_tokens and (known := self.decode_seconds(decode_rows)) is not None:
-            self._prefill.observe(prefill_tokens, max(0.0, seconds - known))
+        elif not decode_rows:
+            self._prefill.observe(chunks, seconds)
+        elif (known := self.decode_seconds(decode_rows)) is not None:
+            self._prefill.observe(chunks, max(0.0, seconds - known))
 
     def decode_seconds(self, rows: int) -> float | None:
         """Returns what a step of so many decoding rows takes; None while that is not known."""
@@ -67,11 +73,49 @@ class StepCosts:
         fixed, each = self._decode.fit()
         return fixed + each * rows
 
-    def prefill_tokens_within(self, seconds: float) -> int | None:
-        """Returns how many prompt tokens fit into the time; None while that is not known."""
-        if self._prefill.count < _LEAST_OBSERVATIONS:
+    def prefill_tokens_within(self, seconds: float, past: int, limit: int) -> int | None:
+        """Returns how many tokens of a prompt fit into the time; None while that is not known.
+
+        Args:
+            seconds: for them alone.
+            past: tokens of the prompt that were computed before.
+            limit: never more than these.
+        """
+        if not self._prefill.is_known:
             return None
-        fixed, each = self._prefill.fit()
-        # What steps beside decoding rows cost can fade to next to nothing.
-        tokens = (seconds - fixed) / each if each > 0 else math.inf
-        return max(0, math.floor(tokens + 1e-6)) if math.isfinite(tokens) else None
+        return self._prefill.tokens_within(seconds, past, limit)
+
+    def observe_copy(self, size: int, seconds: float) -> None:
+        """Learns from a copy of so many bytes of state, out of the backend or into it."""
+        self._copied = _MEMORY * self._copied + size
+        self._copy_seconds = _MEMORY * self._copy_seconds + seconds
+
+    def swap_seconds(self, size: int) -> float:
+        """Returns what copying so many bytes of state out and in again takes."""
+        known = self._copy_seconds > 0
+        rate = self._copied / self._copy_seconds if known else _UNMEASURED_COPY
+        return 2 * size / rate
+
+    def replay_seconds(
+        self, prompt_tokens: int, reply_tokens: int, *, in_chunks: bool
+    ) -> float | None:
+        """Returns what computing state again takes; None while that is not known.
+
+        Args:
+            prompt_tokens: of the prompt.
+            reply_tokens: generated ones.
+            in_chunks: the generated ones go several at a time; else one by one, beside others,
+                so that they take what a row more takes.
+        """
+        if in_chunks:
+            prompt_tokens, reply_tokens = prompt_tokens + reply_tokens, 0
+        seconds = 0.0
+        if prompt_tokens:
+            if not self._prefill.is_known:
+                return None
+            seconds += self._prefill.seconds([Chunk(prompt_tokens, 0)])
+        if reply_tokens:
+            if self._decode.count < _LEAST_OBSERVATIONS:
+                return None
+            seconds += self._decode.fit()[1] * reply_tokens
+        return seconds

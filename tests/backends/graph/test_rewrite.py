@@ -25,7 +25,7 @@ from tokenmill.backends.graph.rewrite import Rewritten, rewrite
 from tokenmill.backends.graph.weight_reads import WeightRead, are_unchanged, digest_of
 from tokenmill.core.errors import CorruptFile, InvalidPackage
 
-PORTS = DecoderPorts("logits", "attention_mask")
+PORTS = DecoderPorts("logits", "attention_mask", "input_ids", in_place=True)
 
 
 def rewritten(file: Path, cache: Path | None = None) -> bytes:
@@ -185,7 +185,8 @@ def test_a_warm_start_imports_no_graph_library(tmp_path: Path) -> None:
         from tokenmill.backends.graph.rewrite import Probe, Rewritten, rewrite
         import tokenmill.backends.ort.backend
         file, cache = map(Path, sys.argv[1:])
-        assert rewrite(file, DecoderPorts("logits", "attention_mask"), cache).graph
+        ports = DecoderPorts("logits", "attention_mask", "input_ids", in_place=True)
+        assert rewrite(file, ports, cache).graph
         assert "onnx" not in sys.modules, "onnx was imported"
     """
     command = [sys.executable, "-c", textwrap.dedent(script), str(file), str(tmp_path / "cache")]

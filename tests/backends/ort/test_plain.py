@@ -14,6 +14,8 @@ from onnx import TensorProto, helper, numpy_helper
 from support.decoding import feed, random_tokens, solo, step
 from support.layouts import PLAIN
 from support.plain_package import make_plain_package, plain_package_of
+from support.tiny_onnx import TinySpec
+from support.tiny_package import make_package
 from support.tiny_plain import PlainSpec, PortNames, make_plain
 from tokenmill.backends.base import DecodeBackend, MultiTokenRows
 from tokenmill.backends.config import BackendConfig
@@ -24,7 +26,7 @@ from tokenmill.backends.ort.calls import Company
 from tokenmill.backends.ort.plain_backend import PlainBackend
 from tokenmill.core.errors import UnsupportedModel
 from tokenmill.core.rows import Logits, Row
-from tokenmill.package.model_package import ModelPackage
+from tokenmill.package.model_package import ModelPackage, StateLayout
 
 OpenBackend = Callable[..., DecodeBackend]
 
@@ -277,3 +279,31 @@ def test_the_layout_and_what_the_rewrites_reach_choose_the_backend(
     assert backend.report().rewrites == kept.notes
     with pytest.raises(UnsupportedModel, match="layout 'plain'"):
         OrtBackend(package, CONFIG, kept)
+
+
+@pytest.mark.parametrize("layers", [(1,), (0, 1)], ids=["one layer", "all layers"])
+def test_grouped_attention_whose_past_is_handed_over(
+    tmp_path: Path, layers: tuple[int, ...]
+) -> None:
+    spec = TinySpec()
+    package = make_package(tmp_path, spec)
+    shared = OrtBackend(package, CONFIG)
+    model = onnx.load(package.decoder.file)
+    for layer in layers:
+        name = f"past_key_values.{layer}.key"
+        node = next(one for one in model.graph.node if name in one.input)
+        node.input[3] = f"{name}.same"
+        model.graph.node.insert(
+            0, helper.make_node("Cast", [name], [node.input[3]], to=TensorProto.FLOAT)
+        )
+    onnx.save(model, package.decoder.file)
+    state = replace(package.state, layout=StateLayout.PLAIN)
+    plain = open_backend.open_ort_backend(replace(package, state=state), CONFIG)
+    assert isinstance(plain, PlainBackend)
+    long, short = random_tokens(30), random_tokens(11, seed=1)
+    sequences = [plain.open(), plain.open()]
+    for sequence, text in zip(sequences, (long, short), strict=True):
+        assert np.abs(feed(plain, sequence, text, 7) - solo(shared, [], text)).max() < 1e-5
+    outputs = plain.run([Row(sequence, [5]) for sequence in sequences]).rows
+    for output, text in zip(outputs, (long, short), strict=True):
+        assert np.abs(output.logits - solo(shared, text, [5])).max() < 1e-5

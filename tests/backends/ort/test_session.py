@@ -134,3 +134,18 @@ def test_a_failing_step_is_a_backend_error_and_advances_nothing(package: ModelPa
     assert backend.length(sequence) == 0
     assert backend.run([Row(sequence, [5])]).rows[0].error is None
     backend.check_integrity()
+
+
+def test_more_threads_than_processors_are_warned_of(
+    package: ModelPackage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(session_module, "usable_processors", lambda: 2)
+    for threads in (None, 1, 2):
+        open_session(package, BackendConfig(threads=threads))
+    assert caplog.messages == []
+    open_session(package, BackendConfig(threads=3))
+    (message,) = caplog.messages
+    assert message == (
+        "threads is 3, and this process may use 2 processors: "
+        "threads that wait for one another make each step slower"
+    )

@@ -106,7 +106,7 @@ INVALID = [
             "model.io.kv_outputs.0": "present.0.value",
             "model.io.kv_outputs.1": "present.0.key",
         },
-        "model.io.kv_inputs says that 'present.0.value' continues 'past_key_values.0.key'",
+        "model.io.kv_outputs says that 'present.0.value' continues 'past_key_values.0.key'",
     ),
     (
         "legacy",

@@ -6,8 +6,13 @@ import contextlib
 import hashlib
 import os
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
+
+_WRITING = ".writing-"
+_STALE_SECONDS = 3600
+"""A file that is written for longer has lost its writer."""
 
 
 class GraphCache:
@@ -15,7 +20,7 @@ class GraphCache:
 
     The digest makes a damaged file recognisable without a second file. Files are written beside
     their place and renamed, so that readers never see half of one; a directory that cannot be
-    written only costs time.
+    written only costs time. What a killed writer left goes when the next one comes.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -43,7 +48,9 @@ class GraphCache:
         temporary = ""
         try:
             self._directory.mkdir(parents=True, exist_ok=True)
-            handle, temporary = tempfile.mkstemp(dir=self._directory, prefix=".writing-")
+            self._remove_stale()
+            prefix = f"{_WRITING}{os.getpid()}-"
+            handle, temporary = tempfile.mkstemp(dir=self._directory, prefix=prefix)
             with os.fdopen(handle, "wb") as file:
                 file.write(content)
                 file.flush()
@@ -52,6 +59,30 @@ class GraphCache:
         except OSError:
             if temporary:
                 Path(temporary).unlink(missing_ok=True)
+
+    def _remove_stale(self) -> None:
+        for file in self._directory.glob(f"{_WRITING}*"):
+            # A writer elsewhere whose file goes under its hands only keeps nothing.
+            with contextlib.suppress(OSError):
+                if _has_lost_writer(file):
+                    file.unlink()
+
+
+def _has_lost_writer(file: Path) -> bool:
+    """Whether the process that a file is named after is gone, or has had more than enough time."""
+    if time.time() - file.stat().st_mtime > _STALE_SECONDS:
+        return True
+    process = file.name.removeprefix(_WRITING).partition("-")[0]
+    if not process.isdecimal() or os.name != "posix":
+        return False
+    try:
+        os.kill(int(process), 0)
+    except ProcessLookupError:
+        return True
+    except (OSError, OverflowError):
+        # It is another user's, or no number of a process.
+        return False
+    return False
 
 
 def _name(key: str, content: bytes) -> str:

@@ -21,9 +21,14 @@ _LONG = (8192, 2048, 512, 128)
 _UNKNOWN_CONTEXT = 8192
 
 
+def context_of(ports: DecoderPorts) -> int:
+    """Returns the most tokens that a text is looked at with."""
+    return ports.context_length or _UNKNOWN_CONTEXT
+
+
 def sizes_of(ports: DecoderPorts) -> tuple[Case, ...]:
     """Returns `SHORT`, and a row as long as there may be: it shows what only holds for a while."""
-    context = ports.context_length or _UNKNOWN_CONTEXT
+    context = context_of(ports)
     if context <= max(case.total for case in SHORT):
         return SHORT
     return (*SHORT, Case(1, 2, context - 2))
@@ -35,7 +40,7 @@ def make_cases(evaluator: Evaluator, ports: DecoderPorts) -> Cases:
     def at(case: Case) -> tuple[Case, Evaluation]:
         return case, Evaluation(evaluator, feeds(evaluator.graph, ports, case))
 
-    context = ports.context_length or _UNKNOWN_CONTEXT
+    context = context_of(ports)
     lengths = [context, *(length for length in _LONG if length < context)]
     # Two new tokens, so that a mask of blocks is not taken for a window.
     long = [Case(1, 2, length - 2) for length in lengths if length > SHORT[0].total]

@@ -8,15 +8,16 @@ heads are of the first, however they are spelled.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
+from tokenmill.backends.graph.direct_operators import DIRECT
 from tokenmill.backends.graph.names import inputs_of
 from tokenmill.backends.graph.outside_weights import OutsideWeights
 from tokenmill.backends.graph.shape_rules import Shaped, Value, output_shapes
@@ -41,8 +42,36 @@ class CannotEvaluate(Exception):
     """A tensor's value, or even its shape, cannot be told."""
 
 
+class _Node(NamedTuple):
+    """A node with what is asked of it often: a message's fields are slow to read.
+
+    Attributes:
+        reads: what must be there before it is computed.
+        holds_graph: a subgraph, which is not followed.
+    """
+
+    proto: NodeProto
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    reads: tuple[str, ...]
+    holds_graph: bool
+
+
+def _node(proto: NodeProto) -> _Node:
+    is_if = proto.op_type == "If"
+    return _Node(
+        proto,
+        tuple(proto.input),
+        tuple(proto.output),
+        (proto.input[0],) if is_if else tuple(dict.fromkeys(inputs_of(proto))),
+        any(a.HasField("g") for a in proto.attribute),
+    )
+
+
 class Evaluator:
     """Computes tensors of one graph. Nodes are prepared once for all evaluations.
+
+    What depends on no input is computed once for all of them, too.
 
     Args:
         model: whose main graph is evaluated; its nodes are in order, and must not change meanwhile.
@@ -54,19 +83,21 @@ class Evaluator:
         self._opsets = list(model.opset_import)
         self._ir_version = model.ir_version
         self._outside = outside
-        self.made_by: dict[str, NodeProto] = {
-            name: node for node in self.graph.node for name in node.output if name
-        }
+        nodes = [_node(node) for node in self.graph.node]
+        self.made_by = {name: node for node in nodes for name in node.outputs if name}
         self._readers: defaultdict[str, list[NodeProto]] = defaultdict(list)
-        for node in self.graph.node:
-            for name in inputs_of(node):
-                self._readers[name].append(node)
+        for node in nodes:
+            for name in node.reads:
+                self._readers[name].append(node.proto)
         self.order: dict[str, int] = {
-            name: i for i, node in enumerate(self.graph.node) for name in node.output if name
+            name: i for i, node in enumerate(nodes) for name in node.outputs if name
         }
         self._weights = {tensor.name: tensor for tensor in self.graph.initializer}
         self._weights.update(_constants(self.graph))
         self._loaded: dict[str, Value] = {}
+        self._fixed = _fixed(nodes, {port.name for port in self.graph.input} - set(self._weights))
+        # No evaluation is kept: it would keep the evaluator, and with it the model.
+        self._of_no_input: dict[str, Value] = {}
         self._prepared: dict[int, tuple[NodeProto, ReferenceEvaluator]] = {}
 
     def weight(self, name: str) -> Value | None:
@@ -78,6 +109,16 @@ class Evaluator:
             return None
         self._loaded[name] = value = self._load(tensor)
         return value
+
+    def fixed(self, name: str) -> Value | None:
+        """Returns a tensor that depends on no input, or None for all others."""
+        if (weight := self.weight(name)) is not None or name not in self._fixed:
+            return weight
+        try:
+            return Evaluation(self, {}, values=self._of_no_input).get(name)
+        except CannotEvaluate:
+            # A graph that is not in order; who asks will see.
+            return None
 
     def _load(self, tensor: TensorProto) -> Value:
         shape = tuple(tensor.dims)
@@ -97,7 +138,7 @@ class Evaluator:
 
     def compute(self, node: NodeProto, inputs: Sequence[Value | None]) -> list[Value]:
         """Returns the node's outputs."""
-        direct = _DIRECT.get(node.op_type)
+        direct = DIRECT.get(node.op_type)
         if direct is not None and (made := direct(node, inputs)) is not None:
             return [made]
         is_known = not any(isinstance(value, Shaped) for value in inputs)
@@ -147,6 +188,7 @@ class Evaluation:
         feeds: tensors by name, inputs or any others; they are taken instead of being computed.
         base: an evaluation with other feeds, whose results are taken over where they do not
             depend on `feeds`.
+        values: where results that depend on no input are kept; None makes a place of its own.
     """
 
     def __init__(
@@ -154,9 +196,12 @@ class Evaluation:
         evaluator: Evaluator,
         feeds: Mapping[str, Value],
         base: Evaluation | None = None,
+        *,
+        values: dict[str, Value] | None = None,
     ) -> None:
         self._evaluator, self._base = evaluator, base
-        self._values: dict[str, Value] = dict(feeds)
+        self._is_partial = base is not None or values is not None
+        self._values: dict[str, Value] = dict(feeds) if values is None else values
         self._depends = dict.fromkeys(feeds, True)
         # Nodes are in order: what is made before the first given tensor does not depend on it.
         self._first = min((evaluator.order.get(name, -1) for name in feeds), default=-1)
@@ -191,11 +236,9 @@ class Evaluation:
             node = self._evaluator.made_by.get(current)
             if node is None:
                 raise CannotEvaluate(f"nothing makes {current}")
-            missing = [tensor for tensor in inputs_of(node) if tensor not in self._values]
-            if node.op_type == "If":
-                missing = [tensor for tensor in missing if tensor == node.input[0]]
-            elif any(a.HasField("g") for a in node.attribute):
-                raise CannotEvaluate(f"{node.op_type} holds a graph")
+            if node.holds_graph and node.proto.op_type != "If":
+                raise CannotEvaluate(f"{node.proto.op_type} holds a graph")
+            missing = [tensor for tensor in node.reads if tensor not in self._values]
             if missing:
                 waiting.extend(missing)
                 if len(waiting) > _MAX_WAITING:
@@ -207,7 +250,8 @@ class Evaluation:
     def _from_elsewhere(self, name: str) -> Value | None:
         if self._base is not None and not self._depends_on_feeds(name):
             return self._base.get(name)
-        return self._evaluator.weight(name)
+        # What is given may be in place of what is fixed.
+        return self._evaluator.weight(name) if self._is_partial else self._evaluator.fixed(name)
 
     def _depends_on_feeds(self, name: str) -> bool:
         found, order = self._depends, self._evaluator.order
@@ -221,7 +265,7 @@ class Evaluation:
                 found[current] = False
                 continue
             node = self._evaluator.made_by.get(current)
-            inputs = [] if node is None else list(inputs_of(node))
+            inputs = () if node is None else node.reads
             missing = [tensor for tensor in inputs if tensor not in found]
             if missing:
                 waiting.extend(missing)
@@ -231,18 +275,18 @@ class Evaluation:
                 found[current] = any(found[tensor] for tensor in inputs)
         return found[name]
 
-    def _compute(self, node: NodeProto) -> None:
-        if node.op_type == "If":
+    def _compute(self, node: _Node) -> None:
+        if node.holds_graph:
             raise CannotEvaluate("a branch is not followed")
-        inputs = [self._values[name] if name else None for name in node.input]
+        inputs = [self._values[name] if name else None for name in node.inputs]
         try:
-            outputs = self._evaluator.compute(node, inputs)
+            outputs = self._evaluator.compute(node.proto, inputs)
         except CannotEvaluate:
             raise
         except Exception as error:
             # The evaluator raises whatever an operator raises.
-            raise CannotEvaluate(f"{node.op_type}: {error}") from None
-        for name, value in zip(node.output, outputs, strict=False):
+            raise CannotEvaluate(f"{node.proto.op_type}: {error}") from None
+        for name, value in zip(node.outputs, outputs, strict=False):
             if name:
                 self._values.setdefault(name, value)
 
@@ -253,49 +297,13 @@ def _constants(graph: GraphProto) -> Iterator[tuple[str, TensorProto]]:
             yield node.output[0], node.attribute[0].t
 
 
-def _attribute(node: NodeProto, name: str, default: int) -> int:
-    return next((a.i for a in node.attribute if a.name == name), default)
-
-
-def _shape_of(node: NodeProto, inputs: Sequence[Value | None]) -> Value | None:
-    value = inputs[0]
-    if value is None or (node.attribute and not isinstance(value, Shaped)):
-        return None
-    stop = _attribute(node, "end", len(value.shape))
-    return np.array(value.shape[_attribute(node, "start", 0) : stop], np.int64)
-
-
-def _unsqueeze(node: NodeProto, inputs: Sequence[Value | None]) -> Value | None:
-    if len(inputs) != 2 or not all(isinstance(value, np.ndarray) for value in inputs):
-        return None
-    data, axes = inputs
-    assert isinstance(data, np.ndarray), "both are"
-    assert isinstance(axes, np.ndarray), "both are"
-    return np.expand_dims(data, tuple(int(axis) for axis in axes.ravel()))
-
-
-def _gather(node: NodeProto, inputs: Sequence[Value | None]) -> Value | None:
-    data, indices = inputs
-    if not isinstance(data, np.ndarray) or not isinstance(indices, np.ndarray):
-        return None
-    return np.asarray(np.take(data, indices, _attribute(node, "axis", 0)))
-
-
-def _gather_elements(node: NodeProto, inputs: Sequence[Value | None]) -> Value | None:
-    data, indices = inputs
-    if not isinstance(data, np.ndarray) or not isinstance(indices, np.ndarray):
-        return None
-    return np.take_along_axis(data, indices, _attribute(node, "axis", 0))
-
-
-_DIRECT = {
-    "Shape": _shape_of,
-    "Unsqueeze": _unsqueeze,
-    "Gather": _gather,
-    # The reference takes no axis longer than 64.
-    "GatherElements": _gather_elements,
-}
-"""Operators that are many, computed here since preparing the reference costs more than they do."""
+def _fixed(nodes: Iterable[_Node], inputs: set[str]) -> set[str]:
+    """Returns the tensors that depend on none of the inputs."""
+    varying, fixed = set(inputs), set[str]()
+    for node in nodes:
+        varies = node.holds_graph or not varying.isdisjoint(node.reads)
+        (varying if varies else fixed).update(node.outputs)
+    return fixed
 
 
 def _zeros(value: Shaped) -> NDArray[Any]:

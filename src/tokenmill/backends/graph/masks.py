@@ -54,17 +54,46 @@ def find_window(added: Iterable[tuple[Case, NDArray[Any]]]) -> int | None:
     window = None
     masks = []
     for case, bias in added:
-        seen = bias > _HIDDEN
-        if np.any(bias[seen] != 0):
-            raise Refused("it adds a bias to its scores")
-        # NaN is neither.
-        if np.any(np.isnan(bias)) or np.any(seen != seen[:1]):
-            raise Refused("its mask differs between heads")
-        last = int(seen[0, -1].sum())
+        seen = _seen(bias)
+        last = int(seen[-1].sum())
         if last < case.total:
             window = last if window is None else max(last, window)
-        masks.append((case, seen[0]))
+        masks.append((case, seen))
     for case, seen in masks:
-        if not np.array_equal(seen, allowed(case, window)):
-            raise Refused("its mask is neither causal nor a window")
+        _compare(case, seen, window)
     return window
+
+
+def is_seen(bias: NDArray[Any]) -> NDArray[np.bool_]:
+    """Returns where what a mask adds does not hide a token."""
+    seen: NDArray[np.bool_] = bias > _HIDDEN
+    return seen
+
+
+def check_mask(case: Case, added: NDArray[Any], window: int | None) -> None:
+    """Compares a mask with the one that was found.
+
+    Args:
+        added: what the mask adds to scores of 0, [any, new, total].
+
+    Raises:
+        Refused: it is another one.
+    """
+    _compare(case, _seen(added), window)
+
+
+def _seen(bias: NDArray[Any]) -> NDArray[np.bool_]:
+    """Returns [new, total]: which tokens each new one sees, in every head."""
+    seen = is_seen(bias)
+    if np.any((bias != 0) & seen):
+        raise Refused("it adds a bias to its scores")
+    # NaN is neither.
+    if np.any(np.isnan(bias)) or np.any(seen != seen[:1]):
+        raise Refused("its mask differs between heads")
+    every: NDArray[np.bool_] = seen[0]
+    return every
+
+
+def _compare(case: Case, seen: NDArray[np.bool_], window: int | None) -> None:
+    if not np.array_equal(seen, allowed(case, window)):
+        raise Refused("its mask is neither causal nor a window")

@@ -7,14 +7,18 @@ derives from it, or from the mask, must be a row's positions or one of the step'
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache, partial
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from tokenmill.backends.graph.cases import SHORT, feeds, sizes_of
+from tokenmill.backends.graph.cases import SHORT, context_of, feeds, sizes_of
 from tokenmill.backends.graph.evaluate import CannotEvaluate, Evaluation, Evaluator
+from tokenmill.backends.graph.lengths import constants_of, places
+from tokenmill.backends.graph.masks import Case
 from tokenmill.backends.graph.names import drop_unused, inputs_of
 from tokenmill.backends.graph.outside_weights import OutsideWeights
 from tokenmill.backends.graph.ports import LENGTHS_INPUT, TOTAL_INPUT, DecoderPorts
@@ -28,6 +32,9 @@ _OF_SHAPES = {"Shape", "Gather", "Slice", "Squeeze", "Unsqueeze", "Reshape", "Ca
 
 Values = Sequence[NDArray[Any]]
 """A tensor's values in each of the cases."""
+
+Late = Callable[[Case], NDArray[Any] | None]
+"""Gives a tensor's value in any other case, None where it cannot be told."""
 
 
 def use_lengths(model: ModelProto, ports: DecoderPorts, outside: OutsideWeights) -> tuple[str, ...]:
@@ -44,7 +51,7 @@ def use_lengths(model: ModelProto, ports: DecoderPorts, outside: OutsideWeights)
     graph = model.graph
     graph.input.append(helper.make_tensor_value_info(LENGTHS_INPUT, TensorProto.INT32, ["batch"]))
     graph.input.append(helper.make_tensor_value_info(TOTAL_INPUT, TensorProto.INT32, []))
-    made = _Replacements(ports)
+    made = _Replacements(ports, places(constants_of(graph), context_of(ports)))
     notes: tuple[str, ...] = ()
     for what, replacement in (
         ("positions computed from lengths", made.positions),
@@ -85,13 +92,18 @@ def _replace_all(
     model: ModelProto,
     ports: DecoderPorts,
     outside: OutsideWeights,
-    replacement: Callable[[NodeProto, Values], str | None],
+    replacement: Callable[[NodeProto, Values, Late], str | None],
     made: _Replacements,
 ) -> bool:
     """Replaces every derived tensor that `replacement` knows; returns whether one was."""
     graph = model.graph
     evaluator = Evaluator(model, outside)
-    evaluations = [Evaluation(evaluator, feeds(graph, ports, case)) for case in sizes_of(ports)]
+
+    @cache
+    def at(case: Case) -> Evaluation:
+        return Evaluation(evaluator, feeds(graph, ports, case))
+
+    evaluations = [at(case) for case in sizes_of(ports)]
     derived, renamed = _sources(ports), dict[str, str]()
     for node in graph.node:
         if node.op_type == _GROUPED or not any(name in derived for name in inputs_of(node)):
@@ -101,7 +113,7 @@ def _replace_all(
             if values is None:
                 continue
             derived.add(name)
-            new = replacement(node, values)
+            new = replacement(node, values, partial(_late, at, name))
             if new is not None:
                 renamed[name] = new
     if not renamed:
@@ -117,21 +129,35 @@ def _replace_all(
 def _values(evaluations: Sequence[Evaluation], name: str) -> list[NDArray[Any]] | None:
     found = []
     for number, evaluation in enumerate(evaluations):
-        try:
-            value = evaluation.get(name)
-        except CannotEvaluate:
-            return None
-        if isinstance(value, Shaped) or (number < len(SHORT) and value.size > _MAX_VALUES):
+        value = _value(evaluation, name)
+        if value is None or (number < len(SHORT) and value.size > _MAX_VALUES):
             return None
         found.append(value)
     return found
 
 
-class _Replacements:
-    """Makes tensors that mean the same, from lengths. Each method returns a name, or None."""
+def _late(at: Callable[[Case], Evaluation], name: str, case: Case) -> NDArray[Any] | None:
+    return _value(at(case), name)
 
-    def __init__(self, ports: DecoderPorts) -> None:
-        self._ports, self._sizes = ports, sizes_of(ports)
+
+def _value(evaluation: Evaluation, name: str) -> NDArray[Any] | None:
+    try:
+        value = evaluation.get(name)
+    except CannotEvaluate:
+        return None
+    return None if isinstance(value, Shaped) else value
+
+
+class _Replacements:
+    """Makes tensors that mean the same, from lengths. Each method returns a name, or None.
+
+    Args:
+        ports: of the graph.
+        places: where else a tensor that seems to be one of these must be it.
+    """
+
+    def __init__(self, ports: DecoderPorts, places: Sequence[Case]) -> None:
+        self._ports, self._sizes, self._places = ports, sizes_of(ports), places
         self._nodes: list[NodeProto] = []
         self._constants: list[TensorProto] = []
         self._made: dict[str, str] = {}
@@ -148,7 +174,7 @@ class _Replacements:
         constants, self._constants = self._constants, []
         return constants
 
-    def positions(self, node: NodeProto, values: Values) -> str | None:
+    def positions(self, node: NodeProto, values: Values, late: Late) -> str | None:
         """Positions of the new tokens, [1 or batch, ..., new, ...] but for axes of 1."""
         first = values[0]
         if first.ndim < 2 or first.dtype.kind not in "if":
@@ -157,7 +183,10 @@ class _Replacements:
         axis = next((i for i, size in enumerate(first.shape) if size == SHORT[0].new), 0)
         if axis == 0 or offset != int(offset):
             return None
-        for case, array in zip(self._sizes, values, strict=True):
+
+        def fits(case: Case, array: NDArray[Any] | None) -> bool:
+            if array is None:
+                return False
             rows = case.batch if array.shape[:1] == (case.batch,) else 1
             shape = tuple(
                 rows if i == 0 else case.new if i == axis else 1 for i in range(first.ndim)
@@ -165,36 +194,49 @@ class _Replacements:
             wanted = np.arange(case.past, case.total).reshape(
                 [case.new if i == axis else 1 for i in range(first.ndim)]
             )
-            if array.shape != shape or not np.array_equal(
-                array, np.broadcast_to(wanted + offset, shape)
-            ):
-                return None
+            return array.shape == shape and bool(np.all(array == wanted + offset))
+
+        if not all(map(fits, self._sizes, values)):
+            return None
+        # A whole text in one step shows the position of each of its tokens.
+        whole = Case(1, context_of(self._ports), 0)
+        if not all(fits(case, late(case)) for case in (*self._places, whole)):
+            return None
         return self._positions(first, axis, int(offset))
 
-    def size(self, node: NodeProto, values: Values) -> str | None:
+    def size(self, node: NodeProto, values: Values, late: Late) -> str | None:
         """The number of rows or of new tokens, or a size of the state that is no length."""
         if not _is_number(values):
             return None
         numbers = [int(value.reshape(-1)[0]) for value in values]
         for axis, wanted in enumerate(zip(*((c.batch, c.new) for c in self._sizes), strict=True)):
-            if numbers == list(wanted):
+            if numbers == list(wanted) and self._are(late, itemgetter(axis)):
                 sizes = self._node("Shape", [self._ports.input_ids], "sizes")
                 picked = self._picked(sizes, axis, values[0])
                 return self._typed(picked, values[0].dtype)
-        if node.op_type in _OF_SHAPES and len(set(numbers)) == 1:
+        is_one = node.op_type in _OF_SHAPES and len(set(numbers)) == 1
+        if is_one and self._are(late, lambda case: numbers[0]):
             return self._constant(f"is_{numbers[0]}_{values[0].ndim}_{values[0].dtype}", values[0])
         return None
 
-    def total(self, node: NodeProto, values: Values) -> str | None:
+    def total(self, node: NodeProto, values: Values, late: Late) -> str | None:
         """The longest row's length: tables are cut to it, and each row has its own positions."""
         if not _is_number(values):
             return None
-        if [int(value.reshape(-1)[0]) for value in values] != [case.total for case in self._sizes]:
+        numbers = [int(value.reshape(-1)[0]) for value in values]
+        if numbers != [case.total for case in self._sizes]:
+            return None
+        if not self._are(late, lambda case: case.total):
             return None
         total = TOTAL_INPUT
         if values[0].ndim:
             total = self._node("Unsqueeze", [total, self._numbers([0])], "total.1")
         return self._typed(total, values[0].dtype)
+
+    def _are(self, late: Late, wanted: Callable[[Case], int]) -> bool:
+        """Whether a number is the wanted one all over the context."""
+        values = ((late(case), wanted(case)) for case in self._places)
+        return all(value is not None and value.tolist() in (n, [n]) for value, n in values)
 
     def _positions(self, like: NDArray[Any], axis: int, offset: int) -> str:
         minus_one = self._constant("minus_one", np.array(-1, np.int64))

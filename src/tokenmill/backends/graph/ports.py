@@ -41,6 +41,7 @@ class DecoderPorts:
     Attributes:
         state: of every layer, where present is past with the new tokens appended; empty where
             the state is kept in another way, which is then left as it is.
+        in_place: the graph writes its state into buffers as it is, each row with its own length.
         context_length: most tokens that a sequence will have; masks are looked at up to it.
     """
 
@@ -50,4 +51,5 @@ class DecoderPorts:
     position_ids: str | None = None
     use_cache_branch: str | None = None
     state: tuple[StatePorts, ...] = ()
+    in_place: bool = False
     context_length: int = 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,19 +13,14 @@ from tokenmill.backends.graph.evaluate import CannotEvaluate, Evaluation
 from tokenmill.backends.graph.masks import Case, allowed, find_window
 from tokenmill.backends.graph.ports import StatePorts
 from tokenmill.backends.graph.shape_rules import Value
+from tokenmill.backends.graph.site_mask import TOLERANCES, OperatorMask, PlainMask, SiteMask, grow
 from tokenmill.backends.graph.sites import GraphIndex, Refused, Site
 
 Floats = NDArray[Any]
 
-_TOLERANCES = {"float32": 1e-4, "float16": 2e-2}
-"""Of a part's result, relative to its largest number."""
-
 _SMALL, _FAR = 0.125, 2.0**14
 _TRIED = (0.0, _SMALL, 1.0, _FAR, -20.0, -3.0, 0.5, 7.0, 50.0)
 """Scores that a scale and a cap are found by."""
-
-_TRIED_AGAIN = (1.0, 50.0)
-"""Those that are tried in a long text, too."""
 
 _MIXED_AGAIN = 512
 """Attention is computed once more over as many tokens, or fewer."""
@@ -43,6 +38,8 @@ class Attention(NamedTuple):
         window: tokens that are looked back at, the token itself included; None for all.
         result: the tensor that the attention's result replaces.
         is_flat: the result is [batch, new, heads * dim]; else [batch, heads, new, dim].
+        mask: what the window was seen in.
+        seen_to: the longest text that it was looked at in, in tokens.
     """
 
     num_heads: int
@@ -51,6 +48,8 @@ class Attention(NamedTuple):
     window: int | None
     result: str
     is_flat: bool
+    mask: SiteMask
+    seen_to: int
 
 
 class Cases(NamedTuple):
@@ -82,7 +81,7 @@ def recognise(site: Site, layer: StatePorts, index: GraphIndex, cases: Cases) ->
     case, evaluation = cases.telling(num_heads, layer.num_kv_heads)
     query = evaluation.get(site.query)
     dtype = query.dtype
-    if str(dtype) not in _TOLERANCES:
+    if str(dtype) not in TOLERANCES:
         raise Refused(f"it computes in {dtype}")
     _check_queries(site, layer, query.shape, case)
     parts = _Parts(case, num_heads, layer, dtype)
@@ -91,13 +90,24 @@ def recognise(site: Site, layer: StatePorts, index: GraphIndex, cases: Cases) ->
     else:
         found, mixed = _operator(site, site.operator, evaluation, parts, query.shape, cases)
     result, is_flat = _result(site, index, evaluation, parts, mixed)
-    return Attention(num_heads, *found, result, is_flat)
+    return Attention(
+        num_heads,
+        found.scale,
+        found.soft_cap,
+        found.window,
+        result,
+        is_flat,
+        found.mask,
+        found.seen_to,
+    )
 
 
 class _Found(NamedTuple):
     scale: float
     soft_cap: float
     window: int | None
+    mask: SiteMask
+    seen_to: int
 
 
 class _Parts:
@@ -135,7 +145,7 @@ class _Parts:
 
     def close(self, array: Floats, wanted: Floats) -> bool:
         """Whether an array is the wanted one, but for rounding."""
-        least = _TOLERANCES[str(self.dtype)] * float(np.abs(wanted).max())
+        least = TOLERANCES[str(self.dtype)] * float(np.abs(wanted).max())
         return bool(array.shape == wanted.shape and np.all(np.abs(array - wanted) <= least))
 
 
@@ -157,17 +167,8 @@ def _plain(
     scores = whole.known(site.scores)
     factor = _factor(scores, parts)
     slope, soft_cap = _slope(site, evaluation, scores, parts)
-    lead = scores.shape[:-2]
-
-    def added(case: Case, at: Evaluation) -> Floats:
-        rows = (lead[0] // parts.case.batch * case.batch, *lead[1:])
-        zeros = np.zeros((*rows, case.new, case.total), scores.dtype)
-        mask = at.having({site.scores: zeros}).known(site.weights)
-        if mask.size != zeros.size or mask.shape[-2:] != zeros.shape[-2:]:
-            raise Refused(f"its mask makes {list(mask.shape)} of {list(zeros.shape)} scores")
-        return mask.reshape(-1, case.new, case.total)
-
-    found = _Found(factor * slope, soft_cap, _window(cases, added))
+    mask = PlainMask(site, scores.shape[:-2], parts.case.batch, scores.dtype, slope, soft_cap)
+    found = _Found(factor * slope, soft_cap, *_window(cases, mask))
     mixed, wanted = whole.known(site.mixed), parts.attend(found)
     if mixed.size != wanted.size or mixed.shape[-2:] != wanted.shape[-2:]:
         raise Refused(f"its result is {list(mixed.shape)}, in another order")
@@ -181,14 +182,7 @@ def _plain(
         if not longer.close(mixed, longer.attend(found).reshape(mixed.shape)):
             raise Refused("it computes something else in longer texts")
 
-    def check_slope(case: Case, at: Evaluation) -> None:
-        shape = lead[0] // parts.case.batch * case.batch, *lead[1:], case.new, case.total
-        answers = _answers(site, at, np.zeros(shape, scores.dtype), case, _TRIED_AGAIN)
-        if not _grow(answers, slope, soft_cap, parts.dtype):
-            raise Refused("it scales its scores in another way in longer texts")
-
     _at_first([one for one in cases.long if one[0].total <= _MIXED_AGAIN], check_mixed)
-    _at_first(cases.long, check_slope)
     return found, mixed
 
 
@@ -234,7 +228,7 @@ def _slope(
 ) -> tuple[float, float]:
     """Returns the scale between scores and softmax, and the soft cap (0 for none)."""
     found = _answers(site, evaluation, scores, parts.case, _TRIED)
-    tolerance = _TOLERANCES[str(parts.dtype)]
+    tolerance = TOLERANCES[str(parts.dtype)]
     if found[0.0] != 0:
         raise Refused("it adds a bias to its scores")
     small, far = found[_SMALL] / _SMALL, found[_FAR]
@@ -244,22 +238,9 @@ def _slope(
     if abs(far / _FAR / small - 1) > 2 * tolerance:
         soft_cap = far
         slope = float(np.arctanh(min(found[1.0] / far, 0.999))) * far
-    if not _grow(found, slope, soft_cap, parts.dtype):
+    if not grow(found, slope, soft_cap, parts.dtype):
         raise Refused("its scores are neither scaled nor capped by tanh")
     return slope, soft_cap
-
-
-def _grow(
-    answers: Mapping[float, float], slope: float, soft_cap: float, dtype: np.dtype[Any]
-) -> bool:
-    """Whether scores are scaled by the slope, and capped by tanh."""
-    for x, answer in answers.items():
-        wanted = slope * x
-        if soft_cap:
-            wanted = soft_cap * float(np.tanh(wanted / soft_cap))
-        if abs(answer - wanted) > _TOLERANCES[str(dtype)] * max(abs(wanted), slope):
-            return False
-    return True
 
 
 def _answers(
@@ -295,45 +276,27 @@ def _operator(
     """Recognises ONNX's Attention, with the past inside it or appended before."""
     attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
     names = [*node.input, "", "", "", "", ""][:7]
-    has_past = bool(names[4])
+    mask = OperatorMask.of(node)
     if len(node.output) > 3 and node.output[3]:
         raise Refused("its scores are an output")
     if names[6]:
         raise Refused("it is told the lengths of its rows")
     if len(shape) == 3 and attributes.get("q_num_heads") != parts.num_heads:
         raise Refused(f"its queries are {list(shape)}, in another order")
-    factor = 1.0 if has_past else _operand_factors(node, site, evaluation, parts)
-
-    def added(case: Case, at: Evaluation) -> Floats:
-        mask = np.zeros((1, case.new, case.total))
-        if names[3]:
-            given = at.known(names[3])
-            given = np.where(given, 0.0, -np.inf) if given.dtype == np.bool_ else given
-            width = (given.shape[-2], given.shape[-1])
-            full = np.broadcast_to(given, (*given.shape[:-2], max(width[0], case.new), width[1]))
-            mask = full.reshape(-1, *full.shape[-2:]).astype(np.float64)
-            if mask.shape[-2:] != (case.new, case.total):
-                raise Refused(f"its mask is {list(given.shape)}")
-        if attributes.get("is_causal"):
-            seen = allowed(case if has_past else Case(case.batch, case.new, 0), None)
-            causal = np.full((case.new, case.total), -np.inf)
-            causal[:, : seen.shape[1]][seen] = 0
-            mask = mask + causal
-        return mask
+    factor = 1.0 if mask.has_past else _operand_factors(node, site, evaluation, parts)
 
     scale = attributes.get("scale") or 1 / np.sqrt(parts.layer.head_dim)
 
     def check_factor(case: Case, at: Evaluation) -> None:
         longer = _Parts(case, parts.num_heads, parts.layer, parts.dtype)
         again = _operand_factors(node, site, at, longer)
-        if abs(again - factor) > _TOLERANCES[str(parts.dtype)] * factor:
+        if abs(again - factor) > TOLERANCES[str(parts.dtype)] * factor:
             raise Refused("it scales its keys in another way in longer texts")
 
-    if not has_past:
+    if not mask.has_past:
         _at_first([one for one in cases.long if one[0].total <= _MIXED_AGAIN], check_factor)
-    found = _Found(
-        float(scale) * factor, float(attributes.get("softcap") or 0), _window(cases, added)
-    )
+    soft_cap = float(attributes.get("softcap") or 0)
+    found = _Found(float(scale) * factor, soft_cap, *_window(cases, mask))
     wanted = parts.attend(found)
     return found, parts.flat(wanted) if len(shape) == 3 else wanted
 
@@ -358,10 +321,11 @@ def _operand_factors(node: NodeProto, site: Site, evaluation: Evaluation, parts:
     raise Refused("its keys and values are not the state's")
 
 
-def _window(cases: Cases, added: Any) -> int | None:
-    masks = [(case, added(case, evaluation)) for case, evaluation in cases.short]
-    _at_first(cases.long, lambda case, at: masks.append((case, added(case, at))))
-    return find_window(masks)
+def _window(cases: Cases, mask: SiteMask) -> tuple[int | None, SiteMask, int]:
+    """Returns the mask's window, the mask, and the most tokens that it was seen with."""
+    masks = [(case, mask.added(case, evaluation)) for case, evaluation in cases.short]
+    _at_first(cases.long, lambda case, at: masks.append((case, mask.added(case, at))))
+    return find_window(masks), mask, max(case.total for case, _ in masks)
 
 
 def _result(

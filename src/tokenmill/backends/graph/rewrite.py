@@ -16,7 +16,7 @@ from tokenmill.core.errors import InvalidPackage
 
 __all__ = ["REWRITER_VERSION", "Probe", "Rewritten", "rewrite"]
 
-REWRITER_VERSION = 5
+REWRITER_VERSION = 6
 """Part of the cache's key and of state fingerprints: raise it when a rewrite changes."""
 
 _MAX_CACHED_BYTES = 64 * 2**20

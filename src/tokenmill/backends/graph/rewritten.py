@@ -14,8 +14,8 @@ class Rewritten(NamedTuple):
         graph: the serialised model; None where the file is to be used as it is.
         shares_buffers: a plain past and present became one buffer, written in place.
         notes: what was done to plain attention, or why it was left, a phrase each.
-        rows_depend: what a row computes depends on the longest row of its call; seen only where
-            plain attention was looked at.
+        rows_depend: what a row computes depends on the longest row of its call; seen where plain
+            attention was looked at, and where the graph shares buffers as it is.
         reads: of the weights beside the file, on which all of this depends.
     """
 

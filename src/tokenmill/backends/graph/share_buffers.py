@@ -23,6 +23,7 @@ from tokenmill.backends.graph.ports import DecoderPorts, StatePorts
 from tokenmill.backends.graph.recognise import Attention, recognise
 from tokenmill.backends.graph.rotary_tables import Folded, RotaryTables
 from tokenmill.backends.graph.sites import GraphIndex, Refused, find_site
+from tokenmill.backends.graph.survey import survey
 
 _MICROSOFT = "com.microsoft"
 _DIVISOR = 8
@@ -110,6 +111,7 @@ def _recognise_all(
         except (Refused, CannotEvaluate) as error:
             raise Refused(f"layer {number}: {error}") from None
         layers.append(_Layer(layer, attention, rotation))
+    survey([layer.attention for layer in layers], evaluator, ports, cases)
     made.constants.extend(tables.constants)
     return layers, made
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from tokenmill.backends.base import BackendLimits, MultiTokenRows, Numerics, Rewind
 from tokenmill.backends.config import BackendConfig
 from tokenmill.backends.context import context_of
 from tokenmill.backends.graph.rewrite import Rewritten
 from tokenmill.backends.ort.call_row import CallResult, CallRow
-from tokenmill.backends.ort.calls import PlannedRow, plan_calls
+from tokenmill.backends.ort.calls import EQUALS, PADDED, PlannedRow, plan_calls
 from tokenmill.backends.ort.numerics import declared_numerics
 from tokenmill.backends.ort.placement import check_state_is_shared
 from tokenmill.backends.ort.rewriting import rewrite_decoder
@@ -37,7 +38,8 @@ class OrtBackend(RowBackend[SlotSequence]):
     """One ONNX Runtime session over rows of key-value memory. See `DecodeBackend`.
 
     Each open sequence owns a row. The rows of a call must lie side by side; where they do not,
-    the fewest tokens possible are moved first.
+    the fewest tokens possible are moved first. Where rows depend on the longest one of a call, only
+    those of equal length share one.
 
     Args:
         package: its decoder's state layout must be SHARED_BUFFER, or the rewritten graph's.
@@ -68,28 +70,36 @@ class OrtBackend(RowBackend[SlotSequence]):
         check_state_is_shared(session, (*ports.past, *ports.present))
         max_context = context_of(package, config.max_context)
         self._slots = Slots(package.state.attention, config.max_rows, max_context)
-        self._stepper = Stepper(session, ports, self._slots, package.vocab_size)
+        self._company, numerics, several = PADDED, _NUMERICS, MultiTokenRows.FIRST_CHUNK_RAGGED
+        if rewritten.rows_depend:
+            self._company, several = EQUALS, MultiTokenRows.SOLO
+            # A chunk is computed by how long the text is at its end, not by how long it will be.
+            numerics = replace(_NUMERICS, chunk_invariant_from=None)
+        self._stepper = Stepper(
+            session, ports, self._slots, package.vocab_size, widens=not rewritten.rows_depend
+        )
         self._rows = SlotSequences(self._slots)
         limits = BackendLimits(
             max_rows=config.max_rows,
             max_context=max_context,
             bytes=self._slots.committed_bytes,
-            multi_token_rows=MultiTokenRows.FIRST_CHUNK_RAGGED,
+            multi_token_rows=several,
             rewind=Rewind.ANY,
             shares_pages=False,
             partial_commit=True,
             features=FEATURES,
-            numerics=declared_numerics(session, _NUMERICS, package.decoder.file),
+            numerics=declared_numerics(session, numerics, package.decoder.file),
             fingerprint=state_fingerprint(package, session, ports, self._slots.geometry),
         )
         super().__init__(package, session, self._rows, limits, rewritten.notes)
 
     def _layout(self) -> str:
         rows, context = self.limits.max_rows, self.limits.max_context
-        return f"shared buffers, {rows} rows of {context:,} tokens"
+        apart = ", those of equal length together" if self._company == EQUALS else ""
+        return f"shared buffers, {rows} rows of {context:,} tokens{apart}"
 
     def _plan(self, rows: Sequence[PlannedRow]) -> list[list[int]]:
-        return plan_calls(rows)
+        return plan_calls(rows, self._company)
 
     def _start(self, states: Sequence[SlotSequence], calls: Sequence[Sequence[CallRow]]) -> None:
         self._stepper.start(calls)

@@ -42,6 +42,10 @@ class Company(NamedTuple):
     capacity: int = 0
 
 
+EQUALS = Company(unequal_pasts=False, unequal_firsts=False)
+"""Rows of one token with one past, and first chunks of one length: among equals the longest row is
+like any other."""
+
 PADDED = Company()
 """Rows of one token with any past, and first chunks of any length."""
 

@@ -75,9 +75,7 @@ class PlainBackend(RowBackend[FrameSequence]):
             ) from error
         self._company = found.company
         if rewritten.rows_depend:
-            # Among equals the longest row is like any other.
-            equal = {"unequal_pasts": False, "unequal_firsts": False}
-            self._company = found.company._replace(**equal)
+            self._company = found.company._replace(unequal_pasts=False, unequal_firsts=False)
         self._frames = FrameSequences(self._pool, config.max_rows, max_context)
         self._calls = PlainCalls(stepper, self._frames, self._pool)
         self._calls.several_with_past = found.several_with_past

@@ -52,5 +52,6 @@ def rewrite_ports(package: ModelPackage, *, share_buffers: bool = True) -> Decod
         position_ids=name(Role.POSITION_IDS),
         use_cache_branch=name(Role.USE_CACHE_BRANCH),
         state=state,
+        in_place=package.state.layout is StateLayout.SHARED_BUFFER,
         context_length=package.context_length,
     )

@@ -67,6 +67,7 @@ def open_session(
     if graph is None and not file.is_file():
         raise InvalidPackage(f"{file} is missing", fix="Fetch or export the package again")
     model = str(file) if graph is None else graph
+    _warn_of_threads(config.threads)
 
     def create(chosen: Sequence[ChosenProvider]) -> onnxruntime.InferenceSession:
         return _create(model, _options(config, file.parent), chosen)
@@ -136,6 +137,17 @@ def _without_providers(
 
 def _warn(error: ProviderUnavailable) -> None:
     _log.warning("going on without: %s: %s", error.what, error.why)
+
+
+def _warn_of_threads(threads: int | None) -> None:
+    processors = usable_processors()
+    if threads is not None and threads > processors:
+        _log.warning(
+            "threads is %d, and this process may use %d processors: "
+            "threads that wait for one another make each step slower",
+            threads,
+            processors,
+        )
 
 
 def _options(config: BackendConfig, weights: Path) -> Any:

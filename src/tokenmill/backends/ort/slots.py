@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -60,6 +61,10 @@ class Slots:
             capacity = -(-max_context // multiple) * multiple
         self.capacity = capacity
         self.memory, self.buffers = _lay_out(self.geometry, max_rows, capacity)
+        self._strips = Counter[int]()
+        """Strips of a row, by the bytes of a token in them."""
+        for like in self.geometry:
+            self._strips[like.dim * like.dtype.itemsize] += like.heads
         self.touched = [0] * max_rows
         """Tokens of each row whose memory may be committed."""
 
@@ -134,8 +139,8 @@ class Slots:
     def committed_bytes(self, lengths: Sequence[int]) -> int:
         """Returns the memory that rows of these lengths commit, in whole pages."""
         return sum(
-            buffer.array.shape[1] * -(-length * buffer.token // PAGE_BYTES) * PAGE_BYTES
-            for buffer in self.buffers
+            strips * -(-length * token // PAGE_BYTES) * PAGE_BYTES
+            for token, strips in self._strips.items()
             for length in lengths
         )
 

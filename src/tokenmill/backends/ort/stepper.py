@@ -28,6 +28,7 @@ class Stepper:
         ports: its ports, see `step_ports`.
         slots: the rows' memory.
         vocab_size: width of the logits.
+        widens: a call may be one token wider than its rows; not where that is seen.
     """
 
     def __init__(
@@ -36,11 +37,14 @@ class Stepper:
         ports: StepPorts,
         slots: Slots,
         vocab_size: int,
+        *,
+        widens: bool = True,
     ) -> None:
         self._session, self._slots, self._vocab_size = session, slots, vocab_size
         self._bindings = BindingCache(
             lambda rows, width: StepBinding(session, ports, slots, rows, width)
         )
+        self._widens = widens
         self._cuts_rows = ports.chosen is not None
         self._logits = LogitsBuffer(ports.logits.dtype)
 
@@ -61,7 +65,7 @@ class Stepper:
         width = max(len(row.tokens) for row in rows)
         # Attention works on blocks of an even number of queries. A block of one sums in another
         # order, so a number of tokens that leaves one over is never run: it is made even.
-        if width % 2 == 0 or width <= _NEVER_ONE_OVER:
+        if width % 2 == 0 or width <= _NEVER_ONE_OVER or not self._widens:
             return self._call(first_row, rows, width)
         if max(row.past for row in rows) + width < self._slots.max_context:
             return self._call(first_row, rows, width + 1)

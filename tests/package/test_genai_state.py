@@ -7,7 +7,7 @@ from onnx import TensorProto
 from support.tiny_genai import genai_config, write_genai
 from tokenmill.core.errors import InvalidPackage, UnsupportedModel
 from tokenmill.package.load import load_package
-from tokenmill.package.model_package import StateLayout
+from tokenmill.package.model_package import Role, StateLayout
 
 
 @pytest.fixture
@@ -62,11 +62,19 @@ def test_a_symbolic_dimension_takes_the_declared_size(edited):
     assert {layer.head_dim for layer in package.state.attention} == {16}
 
 
-def test_a_symbolic_dimension_without_a_declared_size_is_refused(edited):
-    with pytest.raises(
-        InvalidPackage, match=r"head_size: it is missing, .*past_key_values\.0\.key"
-    ):
-        edited(lambda graph: set_axis(graph, 3, "kv_cache_dim"), head_size=None)
+def test_a_size_that_no_port_tells_is_that_of_the_keys(edited):
+    package = edited(lambda graph: set_axis(graph, 3, "kv_cache_dim"), head_size=None)
+    assert {layer.head_dim for layer in package.state.attention} == {16}
+
+
+def test_a_declared_size_that_the_keys_contradict_is_refused(edited):
+    with pytest.raises(InvalidPackage, match=r"head_size says that head_dim is 8: .* has 16"):
+        edited(lambda graph: set_axis(graph, 3, "kv_cache_dim"), head_size=8)
+
+
+def test_ports_that_contradict_the_keys_are_refused(edited):
+    with pytest.raises(InvalidPackage, match=r"has 8 numbers a head: its operator .* keys of 16"):
+        edited(lambda graph: set_axis(graph, 3, 8))
 
 
 def test_a_size_that_one_port_tells_serves_its_layer(edited):
@@ -84,7 +92,7 @@ def test_ports_of_a_layer_that_differ_are_refused_by_name(edited):
 
 
 def test_an_operator_that_contradicts_its_port_is_refused(edited):
-    with pytest.raises(InvalidPackage, match=r"has 2 heads: .* kv_num_heads is 4"):
+    with pytest.raises(InvalidPackage, match=r"has 2 heads: its operator .* has 4"):
         edited(lambda graph: set_attribute(graph, "kv_num_heads", 4))
 
 
@@ -146,6 +154,34 @@ def test_the_graphs_own_window_is_the_layers(edited):
     ]
 
 
+def test_names_that_nobody_declares_are_found_in_the_graph(edited):
+    def rename(graph):
+        for thing in (*graph.input, *graph.output):
+            thing.name = thing.name.replace("past_key_values", "before").replace("present", "after")
+        for node in graph.node:
+            for names in (node.input, node.output):
+                for i, name in enumerate(names):
+                    names[i] = name.replace("past_key_values", "before").replace("present", "after")
+
+    inputs = {"input_ids": "input_ids", "attention_mask": "attention_mask"}
+    package = edited(rename, inputs=inputs, outputs={"logits": "logits"})
+    assert package.state.layout is StateLayout.SHARED_BUFFER
+    assert package.decoder.port(Role.PAST_KEY, 1).name == "before.1.key"
+
+
+def test_another_number_of_layers_than_the_graph_keeps_is_refused(edited):
+    def rename(graph):
+        for thing in (*graph.input, *graph.node, *graph.output):
+            for names in [thing.input, thing.output] if hasattr(thing, "op_type") else []:
+                for i, name in enumerate(names):
+                    names[i] = name.replace("past_key_values", "before")
+            thing.name = thing.name.replace("past_key_values", "before")
+
+    declared = {"inputs": {}, "outputs": {"logits": "logits"}, "num_hidden_layers": 1}
+    with pytest.raises(InvalidPackage, match=r"num_hidden_layers: it is 1, and .* of 2 layers"):
+        edited(rename, **declared)
+
+
 def test_a_window_that_the_graph_does_not_have_is_refused(edited):
     window = {"window_size": 16, "slide_key_value_cache": False, "slide_inputs": False}
     with pytest.raises(UnsupportedModel, match=r"window_size is 16 for layer 0: .* there has 32"):
@@ -174,5 +210,5 @@ def test_logits_that_are_no_floats_are_refused(edited):
     def change(graph):
         graph.output[-1].type.tensor_type.elem_type = TensorProto.INT64
 
-    with pytest.raises(InvalidPackage, match="logits cannot be of type int64"):
+    with pytest.raises(InvalidPackage, match=r"logits.* cannot be of type int64"):
         edited(change)
