@@ -12,7 +12,7 @@ pytestmark = pytest.mark.model
 
 PROMPTS = [
     [1000 + (7919 * (i + 31 * n)) % 40000 for i in range(length)]
-    for n, length in enumerate((9, 60, 24, 2, 37, 14, 100, 48))
+    for n, length in enumerate((9, 20, 14, 2, 17, 11, 33, 18))
 ]
 FEW = [
     Setting(batch=False, chunk=512, preemption="none"),
@@ -32,9 +32,9 @@ def loading(directory):
 
 
 def test_some_ways_of_running_give_the_same_bits(smollm2):
-    check(loading(smollm2), FEW, [Asking(streamed=True, seeded=True)], PROMPTS, tokens=24)
+    check(loading(smollm2), FEW, [Asking(streamed=True, seeded=True)], PROMPTS, tokens=16)
 
 
 @pytest.mark.long
 def test_every_way_of_running_gives_the_same_bits(smollm2):
-    check(loading(smollm2), SETTINGS, ASKINGS, PROMPTS, tokens=24)
+    check(loading(smollm2), SETTINGS, ASKINGS, PROMPTS, tokens=16)

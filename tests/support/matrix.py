@@ -125,7 +125,7 @@ def _run(
     for group in groups:
         others: list[RequestStream] = []
         if preempted and not setting.batch:
-            others.append(model.submit(_request(prompts[0][:5], asking, 4 * tokens)))
+            others.append(model.submit(_request(prompts[0][:5], asking, 2 * tokens)))
         streams: list[RequestStream] = []
         for i in group:
             processors = [_recorder(outcomes[i])]

@@ -9,14 +9,10 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from functools import cache
 
-import numpy as np
-
-from support.scripted import ScriptedBackend
-from tokenmill.core.errors import Cancelled, OutOfMemory, TokenmillError
+from support.simulated_backend import EOS, Clock, SimulatedBackend, StepSeconds, expected_reply
+from tokenmill.core.errors import TokenmillError
 from tokenmill.core.events import FinishReason
-from tokenmill.core.pages import LayerPages, PageBlock
 from tokenmill.core.request import GenerateRequest
-from tokenmill.core.rows import Logits, RowOutput, StepResult, StepTimings
 from tokenmill.core.sampling_params import SamplingParams
 from tokenmill.engine.active import ActiveRequest
 from tokenmill.engine.engine import Engine
@@ -30,169 +26,9 @@ from tokenmill.scheduler.policy import PolicyName, new_policy
 from tokenmill.scheduler.scheduler import Preemption, Scheduler
 from tokenmill.telemetry.timeline import Timeline
 
-EOS = 0
 _PATIENCE = 3
 """After so many steps in vain of everybody, only time can help."""
 _GREEDY = SamplingParams(temperature=0)
-_MASK = (1 << 64) - 1
-
-
-class Clock:
-    """Seconds that pass when somebody says so."""
-
-    def __init__(self):
-        self.now = 0.0
-
-    def __call__(self):
-        return self.now
-
-
-def fold(digest, token, is_chunked):
-    """The state of a sequence after one token more, computed alone or beside others."""
-    return (digest * 6364136223846793005 + 2 * token + is_chunked + 1442695040888963407) & _MASK
-
-
-def follows(digest, vocab_size):
-    """The token that a state leads to; it depends on all tokens and how they were computed."""
-    return (digest >> 33) % vocab_size
-
-
-def expected_reply(prompt, most, *, vocab_size, eos=EOS, decode_equals_prefill=True):
-    """The ids of a reply, up to and without the end-of-text token."""
-    digest = 0
-    for token in prompt:
-        digest = fold(digest, token, not decode_equals_prefill and len(prompt) > 1)
-    ids = []
-    while len(ids) < most and (token := follows(digest, vocab_size)) != eos:
-        ids.append(token)
-        digest = fold(digest, token, False)
-    return ids
-
-
-@dataclass(frozen=True)
-class StepSeconds:
-    """What steps take: a constant, then for each row, each prompt token, each token looked at."""
-
-    fixed: float = 0.010
-    row: float = 0.001
-    chunk_token: float = 0.0005
-    past_token: float = 0.0
-    copied_byte: float = 1e-6
-
-    def of(self, rows, pasts):
-        lengths = [len(row.tokens) for row in rows]
-        chunks = sum(n for n in lengths if n > 1)
-        return (
-            self.fixed
-            + self.row * sum(n == 1 for n in lengths)
-            + self.chunk_token * chunks
-            + self.past_token * sum(n * past for n, past in zip(lengths, pasts, strict=True))
-        )
-
-
-class SimulatedBackend(ScriptedBackend):
-    """A scripted backend whose steps take time, whose memory is watched, and which can fail.
-
-    A sequence is told by the first token of its prompt, its tag.
-
-    Attributes:
-        row_faults: the row that reaches so many tokens fails, by tag.
-        backend_faults: numbers of the runs that fail as a whole.
-        copy_faults: tags of sequences whose copies cannot be made, or not be brought back.
-        failed: tags of sequences that saw a fault.
-        during_run: called when the time of a step has passed, before its rows are computed.
-    """
-
-    def __init__(self, clock, *, seconds=StepSeconds(), **fields):
-        super().__init__(None, **fields)
-        self.clock, self.seconds = clock, seconds
-        self.tells_apart = not self.limits.numerics.decode_equals_prefill
-        self.digests, self.reserved, self.runs = {}, {}, 0
-        self.row_faults, self.backend_faults = {}, set()
-        self.export_faults, self.import_faults, self.reserve_faults = set(), set(), {}
-        self.failed = set()
-        self.during_run = lambda: None
-        self.rows_run = 0
-
-    def open(self, encoder_state=None):
-        sequence = super().open(encoder_state)
-        self.digests[sequence], self.reserved[sequence] = 0, 0
-        return sequence
-
-    def reserve(self, sequence, length):
-        super().reserve(sequence, length)
-        self.reserved[sequence] = max(self.reserved[sequence], length)
-
-    def run(self, rows):
-        self.runs += 1
-        self.rows_run += len(rows)
-        assert len({row.sequence for row in rows}) == len(rows), "one row a sequence"
-        start = self.clock.now
-        self.clock.now += self.seconds.of(rows, [self.length(row.sequence) for row in rows])
-        self.during_run()
-        self.pending = {row.sequence: row.tokens for row in rows}
-        if self.runs in self.backend_faults:
-            self.failed |= {self._tag(row) for row in rows}
-            raise RuntimeError("the device is gone")
-        timings = StepTimings(compute=self.clock.now - start)
-        return StepResult([self._row(row) for row in rows], timings)
-
-    def _row(self, row):
-        length = self.length(row.sequence) + len(row.tokens)
-        assert length <= self.reserved[row.sequence], "nothing is computed without room for it"
-        if row.cancelled():
-            return RowOutput(error=Cancelled("cancelled"))
-        tag = self._tag(row)
-        if length >= self.row_faults.get(tag, length + 1):
-            self.failed.add(tag)
-            return RowOutput(error=OutOfMemory("this row cannot be computed"))
-        if row.logits is Logits.NONE:
-            return RowOutput(logits=np.zeros((0, self.vocab_size), np.float32))
-        logits = np.zeros((1, self.vocab_size), np.float32)
-        logits[0, follows(self._folded(row.sequence, row.tokens), self.vocab_size)] = 1.0
-        return RowOutput(logits=logits)
-
-    def _tag(self, row):
-        return (self.committed[row.sequence] or row.tokens)[0]
-
-    def _folded(self, sequence, tokens):
-        digest, is_chunked = self.digests[sequence], self.tells_apart and len(tokens) > 1
-        for token in tokens:
-            digest = fold(digest, token, is_chunked)
-        return digest
-
-    def commit(self, sequence, n):
-        assert n == len(self.pending[sequence])
-        self.digests[sequence] = self._folded(sequence, self.pending[sequence])
-        super().commit(sequence, n)
-
-    def export_pages(self, sequence, start, stop):
-        assert (start, stop) == (0, self.length(sequence))
-        tag = self.committed[sequence][0]
-        if tag in self.export_faults:
-            self.failed.add(tag)
-            raise OutOfMemory("no copy can be made")
-        self._take_time(sequence)
-        state = np.array([self.digests[sequence], *self.committed[sequence]], np.uint64)
-        return PageBlock(start, stop, [LayerPages("key", 0, "T", state)], "scripted")
-
-    def import_pages(self, sequence, block):
-        digest, *tokens = block.layers[0].array.tolist()
-        assert self.length(sequence) == block.start == 0
-        assert block.stop == len(tokens) <= self.reserved[sequence]
-        if tokens[0] in self.import_faults:
-            self.failed.add(tokens[0])
-            raise OutOfMemory("the copy cannot be read")
-        self.digests[sequence], self.committed[sequence] = digest, tokens
-        self._take_time(sequence)
-
-    def _take_time(self, sequence):
-        size = self.limits.bytes([self.length(sequence)])
-        self.clock.now += size * self.seconds.copied_byte
-
-    def close(self, sequence):
-        super().close(sequence)
-        del self.digests[sequence], self.reserved[sequence]
 
 
 class WatchedScheduler(Scheduler):
@@ -205,7 +41,7 @@ class WatchedScheduler(Scheduler):
             where any order may be.
     """
 
-    def __init__(self, *args, wait_order=None, **fields):
+    def __init__(self, *args, wait_order, **fields):
         super().__init__(*args, **fields)
         self.parks_alone = 0
         self.wait_order = wait_order
@@ -306,6 +142,7 @@ class Simulation:
         total: bytes of state; ignored where a budget is given.
         budget: shared with other simulations.
         clock: shared with other simulations.
+        wait_order: see `WatchedScheduler`.
         eos: ends replies; -1 for none, so that they go as far as they may.
         seed: another one makes other texts of the same requests.
         check_every: steps between two looks at all accounts.
@@ -328,17 +165,16 @@ class Simulation:
         max_stretch=None,
         decode_equals_prefill=True,
         growth_tokens=16,
-        seconds=StepSeconds(),
+        seconds=None,
         eos=EOS,
         seed=0,
         wait_order=None,
         check_every=1,
-        scheduler=WatchedScheduler,
     ):
         self.clock = clock or Clock()
         self.budget = budget or MemoryBudget(total)
         self.backend = SimulatedBackend(
-            self.clock, seconds=seconds, vocab_size=vocab_size, max_rows=max_rows,
+            self.clock, seconds=seconds or StepSeconds(), vocab_size=vocab_size, max_rows=max_rows,
             max_context=max_context, decode_equals_prefill=decode_equals_prefill,
             bytes_of=bytes_of,
         )  # fmt: skip
@@ -346,18 +182,17 @@ class Simulation:
         self.capacity = Capacity(bytes_of, self.budget.total, max_rows, growth_tokens)
         self.policy = new_policy(policy)
         costs = StepCosts()
-        self.scheduler = scheduler(
+        self.scheduler = WatchedScheduler(
             self.capacity, self.budget, self.policy, costs, prefill_tokens=prefill_tokens,
             max_stretch=max_stretch, preemption=preemption,
-            replays_in_chunks=decode_equals_prefill,
-            **({"wait_order": wait_order} if scheduler is WatchedScheduler else {}),
+            replays_in_chunks=decode_equals_prefill, wait_order=wait_order,
         )  # fmt: skip
         self.engine = Engine(self.backend, self.scheduler, costs, clock=self.clock)
         self.decode_equals_prefill, self.check_every = decode_equals_prefill, check_every
         self.eos, self.steps, self._cancelled = eos, 0, []
         self._tags = itertools.count(10**6 * (seed + 1))
         self.outcomes = [self._outcome(arrival) for arrival in arrivals]
-        self._to_come = sorted(self.outcomes, key=lambda one: one.arrival.at, reverse=True)
+        self._to_come = sorted(self.outcomes, key=lambda one: one.arrival.at)[::-1]
         self._to_cancel = sorted(
             (one for one in self.outcomes if one.arrival.cancel_after is not None),
             key=lambda one: one.arrival.at + one.arrival.cancel_after,
@@ -418,11 +253,13 @@ class Simulation:
             self.check()
         return advanced and self.backend.runs > before
 
-    def run(self, limit=10**6):
-        """Steps until everybody has ended."""
+    def run(self, limit=10**6, after_step=lambda: None):
+        """Steps until everybody has ended, at most so often."""
         while not self.is_over:
             assert self.steps < limit, "this takes too long"
-            if not self.step() and not self.is_over:
+            advanced = self.step()
+            after_step()
+            if not advanced and not self.is_over:
                 pass_time([self])
         self.check()
         return self

@@ -10,14 +10,14 @@ from collections.abc import Callable
 from collections.abc import Sequence as SequenceOf
 
 from tokenmill.backends.base import DecodeBackend
-from tokenmill.core.errors import BackendError, Cancelled, TokenmillError
+from tokenmill.core.errors import BackendError, Cancelled, OutOfMemory, TokenmillError
 from tokenmill.core.events import Finish, FinishReason, GenerateEvent
 from tokenmill.core.ids import SequenceId
 from tokenmill.core.rows import Logits, Row, RowOutput, StepResult
 from tokenmill.engine.active import ActiveRequest
 from tokenmill.engine.streams import RequestStream, Sinks
 from tokenmill.sampling.custom import draw
-from tokenmill.scheduler.actions import Action, Drop, Grow, Park, Start
+from tokenmill.scheduler.actions import Action, Drop, Grow, Park, Refuse, Start
 from tokenmill.scheduler.costs import StepCosts
 from tokenmill.scheduler.planner import PlannedRow
 from tokenmill.scheduler.scheduler import Scheduler
@@ -182,6 +182,13 @@ class Engine:
                     self._park(request, keeps=keeps)
                 case Drop():
                     request.copy = None
+                case Refuse():
+                    raise OutOfMemory(
+                        "the request does not fit any more",
+                        why="memory that states could have went to something else meanwhile, "
+                        "such as another model's weights",
+                        fix="Ask for less, or give this model a memory_budget",
+                    )
         except Exception as error:
             self._finish(request, FinishReason.ERROR, error=as_typed(error))
 

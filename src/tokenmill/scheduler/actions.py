@@ -38,4 +38,10 @@ class Drop(NamedTuple):
     sequence: Sequence
 
 
-Action = Start | Grow | Park | Drop
+class Refuse(NamedTuple):
+    """A waiting sequence does not fit any more, not even alone: the budget became smaller."""
+
+    sequence: Sequence
+
+
+Action = Start | Grow | Park | Drop | Refuse

@@ -90,6 +90,11 @@ class Account:
         """Bytes that this account could hold in all: its own and those that nobody holds."""
         return self._budget.free + self.held
 
+    @property
+    def most(self) -> int:
+        """Bytes that this account could hold if nobody else held any."""
+        return self._budget.total
+
     def resize(self, size: int) -> bool:
         """Holds `size` bytes from now on. Returns False, and changes nothing, if there is no room.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterator
 from enum import Enum
 
@@ -11,6 +12,11 @@ from tokenmill.scheduler.sequence import Sequence
 
 _Rank = tuple[float, int]
 _Heap = list[tuple[_Rank, Sequence]]
+_Turn = tuple[int, int, str]
+"""What a client was served, the order of its first request, and its name."""
+
+_SPARE_CLIENTS = 64
+"""So many counters of absent clients may be left before they are looked through."""
 
 
 class QueuePolicy(ABC):
@@ -58,7 +64,7 @@ class QueuePolicy(ABC):
     def _heap(self, sequence: Sequence) -> _Heap:
         """Returns the heap in which the request stands."""
 
-    def outranks(self, waiting: Sequence, running: Sequence, now: float) -> bool:
+    def outranks(self, waiting: Sequence, running: Sequence) -> bool:
         """Returns whether `running` should make room for `waiting`."""
         return False
 
@@ -102,8 +108,10 @@ class FirstCome(_OneLine):
 class ByPriority(_OneLine):
     """The highest priority first, and in order of arrival within one.
 
-    Waiting raises a request, so that nobody starves: who waited long enough goes before higher
-    priorities that came later, and cannot be parked for one that waited less.
+    Waiting raises a request, so that nobody starves: one that has waited, in all, for `ageing`
+    seconds and each step of priority between them goes before a higher one that comes now, and
+    cannot be parked for it. So a request is passed only by higher ones that came before that
+    time was over.
 
     Args:
         ageing: seconds of waiting that weigh as much as one step of priority.
@@ -115,55 +123,85 @@ class ByPriority(_OneLine):
         super().__init__()
         self._ageing = ageing
 
-    def outranks(self, waiting: Sequence, running: Sequence, now: float) -> bool:
-        """See `QueuePolicy.outranks`. Never among equals, where it would only cost."""
-        waited = waiting.waited + now - waiting.waiting_since
-        return waiting.priority > running.priority and (
-            waiting.priority + waited / self._ageing
-            > running.priority + running.waited / self._ageing
-        )
+    def outranks(self, waiting: Sequence, running: Sequence) -> bool:
+        """See `QueuePolicy.outranks`. Never among equals, where it would only cost.
+
+        How long the one has waited does not count: who started before it, though lower, would
+        be parked for it a moment later, when it has waited that moment more.
+        """
+        return waiting.priority > running.priority + running.waited / self._ageing
 
     def _rank(self, sequence: Sequence) -> _Rank:
-        # Everybody ages alike, so that the order among those who wait never changes.
-        since = sequence.waiting_since - sequence.waited
-        return (since / self._ageing - sequence.priority, sequence.order)
+        return _aged(sequence, self._ageing)
 
 
 class FairShare(QueuePolicy):
-    """The client that was served least goes first; by priority and arrival within a client.
+    """The client that was served least goes first; within a client it is as by priority.
 
     A virtual counter per client takes the tokens it was given, of prompts and of replies alike
-    (Sheng et al., "Fairness in Serving Large Language Models", OSDI 2024). A client that comes
-    back from idleness starts at the least counter of those who are there, if its own is lower,
-    so that it can hoard nothing, and finds its own again, if that is higher.
+    (Sheng et al., "Fairness in Serving Large Language Models", OSDI 2024). A client of whom nobody
+    waited, and now somebody does, starts at the least counter of those who wait, if its own is
+    lower: who asked for less than its share cannot hoard the rest. Where nobody waits, it is the
+    counter of who did last. While two clients wait, what they are given differs by at most what
+    one batch can hold, and while a client waits, any other is given at most that much and what
+    it was behind.
+
+    Args:
+        ageing: see `ByPriority`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, ageing: float = 10.0) -> None:
         super().__init__()
+        self._ageing = ageing
         self._served: dict[str, int] = {}
-        self._present: dict[str, int] = {}
+        self._present: Counter[str] = Counter()
         self._lines: dict[str, _Heap] = {}
+        self._turns: list[_Turn] = []
+        self._turn: dict[str, _Turn] = {}  # the entry that counts, of each client with a line
+        self._last: str | None = None
 
     def first(self) -> Sequence | None:
         """See `QueuePolicy.first`."""
-        heads = [line[0] for line in self._lines.values()]
-        if not heads:
-            return None
-        return min(heads, key=lambda head: (self._served[head[1].client], head[1].order))[1]
+        while self._turns:
+            turn = self._turns[0]
+            client = turn[2]
+            if self._turn.get(client) is not turn:
+                heapq.heappop(self._turns)
+            elif turn[0] < self._served[client]:  # looked at when its turn has come
+                heapq.heappop(self._turns)
+                self._line_up(client)
+            else:
+                return self._lines[client][0][1]
+        return None
+
+    def add(self, sequence: Sequence) -> None:
+        """See `QueuePolicy.add`."""
+        client = sequence.client
+        if client not in self._lines:
+            self._served[client] = max(self._served.get(client, 0), self._floor())
+        super().add(sequence)
+        self._line_up(client)
 
     def remove(self, sequence: Sequence) -> None:
         """See `QueuePolicy.remove`."""
         super().remove(sequence)
-        if not self._lines[sequence.client]:
-            del self._lines[sequence.client]
+        client = sequence.client
+        if self._lines[client]:
+            self._line_up(client)
+        else:
+            del self._lines[client], self._turn[client]
+            self._last = client
+
+    def _line_up(self, client: str) -> None:
+        """Gives a client its place by what it was served, and then by its first request."""
+        turn = (self._served[client], self._lines[client][0][1].order, client)
+        if turn != self._turn.get(client):
+            self._turn[client] = turn
+            heapq.heappush(self._turns, turn)
 
     def arrived(self, sequence: Sequence) -> None:
         """See `QueuePolicy.arrived`."""
-        client = sequence.client
-        if client not in self._present:
-            least = min((self._served[other] for other in self._present), default=0)
-            self._served[client] = max(self._served.get(client, 0), least)
-        self._present[client] = self._present.get(client, 0) + 1
+        self._present[sequence.client] += 1
 
     def served(self, sequence: Sequence, tokens: int) -> None:
         """See `QueuePolicy.served`."""
@@ -171,24 +209,38 @@ class FairShare(QueuePolicy):
 
     def left(self, sequence: Sequence) -> None:
         """See `QueuePolicy.left`."""
-        client = sequence.client
-        self._present[client] -= 1
-        if self._present[client]:
-            return
-        del self._present[client]
-        # Counters below those who are there would be raised to theirs anyway.
-        least = min((self._served[other] for other in self._present), default=None)
+        self._present[sequence.client] -= 1
+        if not self._present[sequence.client]:
+            del self._present[sequence.client]
+        if len(self._served) > 2 * len(self._present) + _SPARE_CLIENTS:
+            self._forget()
+
+    def _floor(self) -> int:
+        """Returns the least counter that a client which begins to wait can have."""
+        first = self.first()
+        client = self._last if first is None else first.client
+        return 0 if client is None else self._served[client]
+
+    def _forget(self) -> None:
+        """Drops counters of absent clients that would be raised to the floor anyway."""
+        floor = self._floor()
         self._served = {
-            name: count
-            for name, count in self._served.items()
-            if name in self._present or (least is not None and count > least)
+            client: count
+            for client, count in self._served.items()
+            if count > floor or client in self._present or client == self._last
         }
 
     def _rank(self, sequence: Sequence) -> _Rank:
-        return (-sequence.priority, sequence.order)
+        return _aged(sequence, self._ageing)
 
     def _heap(self, sequence: Sequence) -> _Heap:
         return self._lines.setdefault(sequence.client, [])
+
+
+def _aged(sequence: Sequence, ageing: float) -> _Rank:
+    # Everybody ages alike, so that the order among those who wait never changes.
+    since = sequence.waiting_since - sequence.waited
+    return (since / ageing - sequence.priority, sequence.order)
 
 
 class PolicyName(Enum):

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence as SequenceOf
 from enum import Enum
 
-from tokenmill.scheduler.actions import Action, Drop, Grow, Park, Start
+from tokenmill.scheduler.actions import Action, Drop, Grow, Park, Refuse, Start
 from tokenmill.scheduler.admission import Admitted, Capacity, Queued, admit, starting_length
 from tokenmill.scheduler.budget import MemoryBudget
 from tokenmill.scheduler.costs import StepCosts
@@ -129,7 +129,11 @@ class Scheduler:
     def plan(self) -> list[PlannedRow]:
         """Returns the rows of the next step; empty when nothing runs."""
         budget = self._prefill_tokens
-        prompts = [sequence for sequence in self._running if sequence.is_prefilling]
+        prompts = [
+            sequence
+            for sequence in self._running
+            if sequence.is_prefilling or (self._replays_in_chunks and sequence.is_replaying)
+        ]
         decode_rows = len(self._running) - len(prompts)
         if self._max_stretch is not None and prompts and decode_rows:
             budget = prefill_budget(
@@ -211,25 +215,65 @@ class Scheduler:
     def _start(self, now: float, actions: list[Action]) -> None:
         """Starts waiting sequences, in the policy's order, until one finds no room."""
         while (sequence := self._policy.first()) is not None:
-            length = starting_length(sequence.demand, len(sequence.tokens), self._capacity)
-            running = self._lengths()
-            # The copy of its own state becomes the state that it holds.
-            copies = self._copies(without=sequence)
-            available = self.account.available
-            outcome = admit(length, running, 0, available - copies, self._capacity)
-            if isinstance(outcome, Admitted):
-                needed = self._capacity.bytes_of([*running, length]) + copies
-                if self.account.resize(needed):
-                    self._admit(sequence, length, now, actions)
-                    continue
-                outcome = Queued(0, "memory")  # another model was faster
-            self._waiting_for = outcome.why
-            if outcome.why == "memory" and copies:
-                without_copies = admit(length, running, 0, available, self._capacity)
-                if isinstance(without_copies, Admitted) and self._drop_copy(actions, sequence):
-                    continue
-            if not self._preempt(sequence, length, now, actions):
-                return
+            if self._start_first(sequence, now, actions):
+                continue
+            if not self._running:
+                self._give_way(sequence, actions)
+            return
+
+    def _start_first(self, sequence: Sequence, now: float, actions: list[Action]) -> bool:
+        """Starts a sequence or makes room for it; returns False where it has to wait."""
+        length = starting_length(sequence.demand, len(sequence.tokens), self._capacity)
+        # The copy of its own state becomes the state that it holds.
+        copies = self._copies(without=sequence)
+        available = self.account.available
+        outcome = self._look(sequence, length, self._running, available - copies)
+        if isinstance(outcome, Admitted):
+            needed = self._capacity.bytes_of([*self._lengths(), length]) + copies
+            if self.account.resize(needed):
+                self._admit(sequence, length, now, actions)
+                return True
+            outcome = Queued(0, "memory")  # another model was faster
+        self._waiting_for = outcome.why
+        if outcome.why == "memory" and copies:
+            without_copies = self._look(sequence, length, self._running, available)
+            if isinstance(without_copies, Admitted) and self._drop_copy(actions, sequence):
+                return True
+        return self._preempt(sequence, length, now, actions)
+
+    def _give_way(self, sequence: Sequence, actions: list[Action]) -> None:
+        """Lets other models go first, which have the memory while nobody runs here.
+
+        Who waits for another model must hold nothing, or the two could wait for each other.
+        """
+        while self._drop_copy(actions):
+            pass
+        length = starting_length(sequence.demand, len(sequence.tokens), self._capacity)
+        if not isinstance(self._look(sequence, length, (), self.account.most), Admitted):
+            actions.append(Refuse(sequence))
+
+    def _look(
+        self, sequence: Sequence, length: int, running: SequenceOf[Sequence], available: int
+    ) -> Admitted | Queued:
+        """Returns whether a sequence can start beside these, with so many bytes in all.
+
+        One that was parked needs more: room to become twice as long, beside older ones that grow
+        as much. Else it would soon be parked again, and whatever it computed again would have
+        been for nothing. Younger ones do not count: they are parked before it.
+        """
+        lengths = [other.reserved for other in running]
+        outcome = admit(length, lengths, 0, available, self._capacity)
+        if not sequence.was_parked or not isinstance(outcome, Admitted):
+            return outcome
+        more = len(sequence.tokens)
+        lasting = [
+            min(other.demand.length, other.reserved + more)
+            for other in running
+            if other.order < sequence.order
+        ]
+        lasting.append(max(length, min(sequence.demand.length, 2 * more)))
+        fits = self._capacity.bytes_of(lasting) <= available
+        return outcome if fits else Queued(0, "memory")
 
     def _admit(self, sequence: Sequence, length: int, now: float, actions: list[Action]) -> None:
         self._policy.remove(sequence)
@@ -247,10 +291,10 @@ class Scheduler:
         victims = [
             sequence
             for sequence in self._running
-            if sequence is not oldest and self._policy.outranks(newcomer, sequence, now)
+            if sequence is not oldest and self._policy.outranks(newcomer, sequence)
         ]
-        spared = [s.reserved for s in self._running if s not in victims]
-        outcome = admit(length, spared, 0, self.account.available, self._capacity)
+        spared = [sequence for sequence in self._running if sequence not in victims]
+        outcome = self._look(newcomer, length, spared, self.account.available)
         if not victims or not isinstance(outcome, Admitted):
             return False
         victim = _first_to_go(victims)
@@ -271,6 +315,7 @@ class Scheduler:
         """
         self._running.remove(sequence)
         sequence.reserved, sequence.waiting_since = 0, now
+        sequence.was_parked = True
         keeps = lengths is not None and self._keeps(sequence, lengths)
         if keeps:
             sequence.num_kept_tokens = sequence.num_computed_tokens

@@ -25,6 +25,7 @@ class Sequence:
         waiting_since: when it last began to wait, seconds on the engine's clock.
         waited: seconds that it waited before that.
         reserved: tokens that it holds memory for; 0 while it waits.
+        was_parked: it held a row before, and had to give it up.
     """
 
     __slots__ = (
@@ -41,6 +42,7 @@ class Sequence:
         "tokens",
         "waited",
         "waiting_since",
+        "was_parked",
     )
 
     def __init__(
@@ -63,6 +65,7 @@ class Sequence:
         self.order = 0
         self.waiting_since = self.waited = 0.0
         self.reserved = 0
+        self.was_parked = False
 
     @property
     def num_pending_tokens(self) -> int:
