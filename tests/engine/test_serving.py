@@ -184,3 +184,16 @@ def test_a_prompt_beside_streams_makes_nine_of_ten_steps_no_longer_than_promised
     assert taken[3.0][0] <= 3.3 * quiet
     assert taken[None][0] > 10 * quiet
     assert taken[3.0][1] <= 2.5 * taken[None][1]
+
+
+def test_one_stream_does_not_hold_up_many_prompts():
+    seconds = StepSeconds(fixed=0.010, row=0.002, chunk_token=0.0025)
+    arrivals = [Arrival(0.0, n, 1) for n in (20, 90)]
+    arrivals += [Arrival(0.5, 8, 500), *(Arrival(2.0, 64, 60) for _ in range(7))]
+    simulation = Simulation(
+        arrivals, total=10**5, max_rows=8, max_context=1024, eos=-1, max_stretch=3.0,
+        seconds=seconds,
+    ).run()  # fmt: skip
+    # All seven prompts alone take 1.1 s; those that decode meanwhile take some of the steps.
+    first_tokens = simulation.engine.metrics.snapshot().first_token_seconds
+    assert first_tokens.maximum < 1.5

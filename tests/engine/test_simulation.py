@@ -183,7 +183,7 @@ def test_two_clients_that_wait_are_served_alike_however_much_one_sends():
     assert max(abs(lead - leads[0]) for lead in leads) <= batch
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=60)
 @given(
     st.lists(
         st.builds(

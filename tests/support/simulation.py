@@ -344,6 +344,7 @@ class Simulation:
             eos=self.eos,
             decode_equals_prefill=self.decode_equals_prefill,
         )
+        assert one.active.copy is None, "who has ended holds nothing"
         assert one.ids == wanted[: len(one.ids)], "the ids do not depend on how they came about"
         cancel = None if arrival.cancel_after is None else arrival.at + arrival.cancel_after
         assert (one.error is not None) == (one.reason is FinishReason.ERROR)

@@ -141,7 +141,8 @@ class Scheduler:
                 decode_rows,
                 prompts[0].num_computed_tokens,
                 budget,
-                max_stretch=self._max_stretch,
+                # Few streams do not hold up many prompts.
+                max_stretch=self._max_stretch * max(1.0, len(prompts) / decode_rows),
                 quiet_steps=self._quiet_steps,
             )
         rows = plan_step(self._running, budget, replays_in_chunks=self._replays_in_chunks)
